@@ -1,0 +1,74 @@
+"""The values that pass between data, targets and drafter: one packed row, and what a target says of it.
+
+Shapes use these letters: S context tokens of a packed row, D documents in it, K taps, H hidden size,
+A anchors, B block size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """One packed row of documents, padded to a static length.
+
+    ``index`` is the batch's number within the epoch: with the run's seed and the epoch it determines the
+    whole batch, so that a resumed run needs one integer and no queue contents.
+    """
+
+    epoch: int
+    index: int
+    tokens: Tensor  # [S] int64; padding holds 0
+    position: Tensor  # [S] int64; restarts at 0 in each document
+    document: Tensor  # [S] int32; index of the document within the row, -1 at padding
+    supervised: Tensor  # [S] bool; True where the token is a label (a response token)
+    sample_ids: tuple[int, ...]  # [D]; the data set's own number of each document
+
+    @property
+    def length(self) -> int:
+        """S, padding included."""
+        return int(self.tokens.shape[0])
+
+
+@dataclass(frozen=True)
+class TargetFeatures:
+    """What the frozen target says of one packed row; ``taps`` are hidden states after the tapped layers."""
+
+    batch: PackedBatch
+    taps: Tensor  # [S, K * H], concatenated in the order of the tap indices
+
+
+class Target(Protocol):
+    """A frozen language model as the drafter sees it."""
+
+    name: str
+    hidden_size: int  # H
+    num_layers: int
+    vocab_size: int
+    mask_token_id: int
+    tap_layers: tuple[int, ...]  # [K], 0-based, ascending
+    rope_theta: float
+    rms_norm_eps: float
+    dtype: torch.dtype
+    device: torch.device
+
+    def features(self, batch: PackedBatch) -> TargetFeatures:
+        """Runs the layers up to the deepest tap, documents kept apart; no gradient."""
+        ...
+
+    def embedding(self) -> Tensor:
+        """The token embedding, [vocab, H], frozen; the drafter embeds its block with it."""
+        ...
+
+    def lm_head(self) -> Tensor:
+        """The output projection, [vocab, H], frozen; the drafter's logits come from it."""
+        ...
+
+    def identity(self) -> dict[str, str | int | float]:
+        """Whatever must be equal on resume: name, content digest of the weights, tokenizer digest, sizes."""
+        ...
