@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from trainer.shapes import TargetShape
+
 
 @dataclass(frozen=True)
 class PackedBatch:
@@ -47,6 +49,7 @@ class Target(Protocol):
     """A frozen language model as the drafter sees it."""
 
     name: str
+    shape: TargetShape  # heads and sizes, from which the drafter's own follow
     hidden_size: int  # H
     num_layers: int
     vocab_size: int

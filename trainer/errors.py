@@ -1,0 +1,39 @@
+"""The trainer's errors, each with its exit code."""
+
+from __future__ import annotations
+
+
+class TrainerError(Exception):
+    """A fault whose message is enough for the user; the command line prints it without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(TrainerError):
+    """The configuration is wrong, or does not fit the target."""
+
+    exit_code = 2
+
+
+class ResumeRefused(TrainerError):
+    """The checkpoint belongs to another model, target or data set."""
+
+    exit_code = 3
+
+
+class CheckpointError(TrainerError):
+    """A checkpoint is missing, incomplete or unreadable."""
+
+    exit_code = 4
+
+
+class CompileError(TrainerError):
+    """A compiled function fell back to eager, or was compiled again after warm-up."""
+
+    exit_code = 5
+
+
+class RankFailed(TrainerError):
+    """Another rank died or fell silent."""
+
+    exit_code = 6
