@@ -97,3 +97,19 @@ def shape_of_hf(values: dict[str, Any], name: str) -> TargetShape:
         )
     except KeyError as error:
         raise ConfigError(f"{name}: config.json has no {error.args[0]}") from error
+
+
+def tap_layers(num_layers: int, num_taps: int) -> tuple[int, ...]:
+    """The 0-based target layers whose outputs the drafter sees, spread from layer 1 to the third last.
+
+    ConfigError where the target is too shallow to give distinct ones.
+
+    >>> tap_layers(36, 5)
+    (1, 9, 17, 25, 33)
+    """
+    if num_taps == 1:
+        return (num_layers // 2,)
+    taps = tuple(round(1 + i * (num_layers - 4) / (num_taps - 1)) for i in range(num_taps))
+    if num_layers < 4 or len(set(taps)) < num_taps:
+        raise ConfigError(f"a target of {num_layers} layers has no {num_taps} distinct taps")
+    return taps
