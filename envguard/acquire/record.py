@@ -1,0 +1,146 @@
+"""Facts of a machine kept as a small file system: what a recording host fills and a bundle host answers from.
+
+A `Record` is keyed by path and not by question, so that a reader may ask differently tomorrow and a record made by
+hand (a replayed incident) needs to know paths, times and contents, and not which reader asks for what.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from typing import Any
+
+import msgspec
+
+# (kind, mode, size, nlink, uid, gid, inode, device, mtime, ctime, btime | None), as the collector gives it.
+RawStat = tuple[str, int, int, int, int, int, int, int, int, int, int | None]
+
+
+class Node(msgspec.Struct, omit_defaults=True):
+    """What is known of one path. A field that is None was not asked for; `error` is what asking met."""
+
+    path: str
+    stat: RawStat | None = None
+    target: RawStat | None = None
+    names: tuple[tuple[str, str], ...] | None = None
+    link: str | None = None
+    real: str | None = None
+    content: str | None = None
+    """sha256 of the recorded bytes; they are the whole file unless `pieces` says otherwise."""
+    pieces: tuple[tuple[int, int | None, str], ...] = ()
+    """(offset, limit, sha256 of the bytes) of partial reads."""
+    digest: str | None = None
+    error: tuple[int, str] | None = None
+
+
+class Asked(msgspec.Struct):
+    """An answer that belongs to no path: environment variables, the machine, processes, a query program."""
+
+    operation: str
+    arguments: tuple[Any, ...]
+    value: Any = None
+    error: tuple[int, str] | None = None
+
+
+def _key(operation: str, arguments: tuple[Any, ...]) -> bytes:
+    return msgspec.json.encode((operation, arguments))
+
+
+class Record:
+    """Nodes by path, answers by question, file contents by their sha256."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.answers: dict[bytes, Asked] = {}
+        self.contents: dict[str, bytes] = {}
+
+    def node(self, path: str) -> Node:
+        """The node of `path`, made where there is none."""
+        found = self.nodes.get(path)
+        if found is None:
+            found = self.nodes[path] = Node(path)
+        return found
+
+    def keep(self, data: bytes) -> str:
+        """Stores bytes once; returns their sha256."""
+        name = hashlib.sha256(data).hexdigest()
+        self.contents.setdefault(name, data)
+        return name
+
+    def learn(self, operation: str, arguments: tuple[Any, ...], value: Any) -> None:
+        """Takes up what a host answered."""
+        if operation in ("environ", "machine", "processes", "query"):
+            if operation == "processes":
+                arguments = ()
+                value = self._merged_processes(value)
+            self.answers[_key(operation, arguments)] = Asked(operation, arguments, value)
+            return
+        path = arguments[0]
+        node = self.node(path)
+        node.error = None
+        if operation == "stat":
+            node.stat = tuple(value)
+        elif operation == "stat_target":
+            node.target = tuple(value)
+        elif operation == "listing":
+            node.names = tuple((name, kind) for name, kind in value)
+        elif operation == "readlink":
+            node.link = value
+        elif operation == "realpath":
+            node.real = value
+        elif operation == "digest":
+            node.digest = value
+        elif operation == "read":
+            self._learn_read(node, value, *arguments[1:])
+        elif operation == "walk":
+            self._learn_walk(path, arguments[2] if len(arguments) > 2 else (), *value)
+        else:
+            raise ValueError(f"not an operation: {operation!r}")
+
+    def learn_error(self, operation: str, arguments: tuple[Any, ...], error: OSError) -> None:
+        """Takes up that asking met an error: absence is a fact, and so is a refusal."""
+        what = (error.errno or errno.EIO, error.strerror or str(error))
+        if operation in ("environ", "machine", "processes", "query"):
+            self.answers[_key(operation, arguments)] = Asked(operation, arguments, None, what)
+        else:
+            self.node(arguments[0]).error = what
+
+    def _merged_processes(self, fresh: Any) -> list[dict[str, Any]]:
+        # Two readers may name different roots; a process keeps the maps that any of them was given.
+        known = self.answers.get(_key("processes", ()))
+        by_pid = {process["pid"]: process for process in (known.value if known and known.value else [])}
+        for process in fresh:
+            old = by_pid.get(process["pid"])
+            by_pid[process["pid"]] = old if old and old["maps"] and not process["maps"] else process
+        return [by_pid[pid] for pid in sorted(by_pid)]
+
+    def _learn_read(self, node: Node, data: bytes, limit: int | None = None, offset: int = 0) -> None:
+        name = self.keep(data)
+        if offset == 0 and (limit is None or len(data) < limit):
+            node.content = name
+        else:
+            node.pieces = (*node.pieces, (offset, limit, name))
+
+    def _learn_walk(self, root: str, skip: tuple[str, ...], found: Any, failed: Any) -> None:
+        names: dict[str, list[tuple[str, str]]] = {root: []}
+        for row in found:
+            path = f"{root}/{row[0]}"
+            facts: RawStat = tuple(row[1:])
+            node = self.node(path)
+            # A walk without birth times must not wipe out one that was read before.
+            if node.stat is None or facts[10] is not None or node.stat[10] is None:
+                node.stat = facts
+            parent, _, name = path.rpartition("/")
+            names.setdefault(parent, []).append((name, facts[0]))
+            if facts[0] == "directory" and name not in skip:
+                names.setdefault(path, [])
+        for relative, why in failed:
+            path = f"{root}/{relative}"
+            self.node(path).error = (errno.EACCES, why)
+            names.pop(path, None)
+        for path, entries in names.items():
+            self.node(path).names = tuple(sorted(entries))
+
+    def asked(self, operation: str, arguments: tuple[Any, ...]) -> Asked | None:
+        """The stored answer to a question that belongs to no path."""
+        return self.answers.get(_key(operation, () if operation == "processes" else arguments))

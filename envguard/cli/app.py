@@ -1,0 +1,126 @@
+"""The command line's root: which commands there are, and what happens to an error.
+
+Commands are imported when they are called: `envguard --help` and a mistyped option must not pay for all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+import typer.core
+import typer.main
+
+from envguard import __version__
+from envguard.errors import Error
+
+COMMANDS: dict[str, str] = {
+    "snapshot": "Fingerprint the environment; stamp a checkpoint with it.",
+    "diff": "Graded drift between two fingerprints, checkpoints or the live environment.",
+    "timeline": "What happened to this environment, when, and how we know.",
+    "restore": "Bring packages back to a reference, offline and exactly, or change nothing.",
+    "launch": "Start a command only on a clean match, and record the run.",
+    "schema": "Print the JSON Schema of an answer.",
+    "demo": "Replay the eleven-minute gap in a throw-away directory.",
+}
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """A group whose commands are modules of `envguard.cli`, each with a Typer `app` of one command."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"envguard.cli.{cmd_name}")
+        command = typer.main.get_command(module.app)
+        command.name = cmd_name
+        command.context_settings = {**CONTEXT, **command.context_settings}
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _group() -> LazyGroup:
+    return LazyGroup(
+        name="envguard",
+        help="Know what changed on a training machine, prove it, undo it.",
+        context_settings=CONTEXT,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        params=[
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                callback=_version,
+                help="Print the version and exit.",
+            ),
+        ],
+    )
+
+
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"envguard {__version__}")
+        ctx.exit()
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Runs the command line and exits with the contract's code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _group().main(args=words, prog_name="envguard", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away (`envguard … | head`): not an error to shout about, nor a success.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:
+        sys.exit(_report(error, words))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(error: Exception, words: list[str]) -> int:
+    own = words[: words.index("--")] if "--" in words else words
+    if isinstance(error, click.ClickException):
+        usage = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "envguard"
+        message, code = error.format_message(), 2
+        hint: str | None = f"`{usage} --help` shows what there is"
+    elif isinstance(error, Error):
+        message, hint, code = str(error), error.hint, error.code
+    else:
+        message = f"{type(error).__name__}: {error}"
+        hint, code = "this is a fault in envguard; `-vv` prints the traceback to report", 2
+    if any(word.startswith("-vv") for word in own) or own.count("-v") > 1:
+        import traceback
+
+        traceback.print_exception(error)
+    from envguard.report.errors import print_error
+
+    print_error(message, hint, code, as_json="--json" in own)
+    return code
+
+
+def single(command: Any) -> typer.Typer:
+    """A Typer app of one command, as `LazyGroup` expects it in a module's `app`."""
+    app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+    app.command(context_settings=CONTEXT)(command)
+    return app

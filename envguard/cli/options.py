@@ -1,0 +1,47 @@
+"""Options that several commands share, and the session that they describe."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from envguard.project import Project, open_project
+
+PythonOption = Annotated[
+    str | None,
+    typer.Option("--python", metavar="PATH", help="The environment: a venv directory or an interpreter."),
+]
+CheckpointsOption = Annotated[
+    list[str] | None,
+    typer.Option("--checkpoints", metavar="DIR", help="Where checkpoints are looked up. May repeat."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Print only what was asked for.")]
+VerboseOption = Annotated[
+    int, typer.Option("-v", "--verbose", count=True, show_default=False, help="More; twice for tracebacks.")
+]
+ColorOption = Annotated[str, typer.Option("--color", metavar="WHEN", help="auto, always or never.")]
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a command runs in: where it was started, its project, and which environment was named."""
+
+    start: Path
+    project: Project
+    python: str | None
+    checkpoint_roots: tuple[Path, ...]
+
+
+def open_session(python: str | None, checkpoints: list[str] | None = None) -> Session:
+    """Resolves the shared options. Raises `UsageError` for a bad configuration."""
+    start = Path.cwd()
+    project = open_project(start, os.environ, prefix=python)
+    roots = tuple(Path(name).absolute() for name in checkpoints or ()) or tuple(
+        project.path(name) for name in project.config.checkpoints
+    )
+    return Session(start, project, python or project.config.python, roots)

@@ -1,0 +1,150 @@
+"""Configuration: command line > ENVGUARD_* > envguard.toml or [tool.envguard] > user config > defaults.
+
+The command line is laid over by the commands themselves; everything below it is merged here. An unknown key is an
+error with a suggestion, because a misspelt `refuse` that is silently ignored would start a run that should not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from envguard.errors import UsageError
+
+
+class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Overrides the grade of a drift: `facet`, an optional `subject` (shell pattern), and the new `severity`."""
+
+    facet: str
+    severity: Literal["block", "warn", "info"]
+    subject: str = "*"
+    because: str | None = None
+
+
+class LogFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names of a training log's fields where they are none of the usual ones."""
+
+    step: str | None = None
+    time: str | None = None
+    tok_s: str | None = None
+    loss: str | None = None
+    q_pre: str | None = None
+    q_hs: str | None = None
+    samples: str | None = None
+
+
+class Throughput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The guard over tok/s: below `fraction` of the baseline for `seconds`, after `warmup_steps`."""
+
+    fraction: float = 0.7
+    seconds: float = 120.0
+    warmup_steps: int = 20
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Every key of envguard.toml; lists of paths are relative to the project root."""
+
+    python: str | None = None
+    state: str | None = None
+    checkpoints: tuple[str, ...] = ("checkpoints", "outputs", "runs")
+    lock: str | None = None
+    refuse: Literal["warn", "block"] = "warn"
+    watch: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    config: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    compile_caches: tuple[str, ...] = ()
+    uv_caches: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    link_mode: Literal["copy", "hardlink", "clone", "symlink"] = "copy"
+    vault_max_bytes: int = 100 << 30
+    vault_max_days: int = 180
+    shell_history: bool = False
+    logs: tuple[str, ...] = ()
+    log_fields: LogFields = LogFields()
+    policy: tuple[PolicyRule, ...] = ()
+    throughput: Throughput = Throughput()
+    on_drift: Literal["warn", "stop"] = "warn"
+
+
+KEYS = tuple(field.name for field in msgspec.structs.fields(Config))
+_LISTS = {field.name for field in msgspec.structs.fields(Config) if str(field.type).startswith("tuple[str")}
+# Variables under our prefix that are no configuration keys.
+_OTHER_VARIABLES = {"ENVGUARD_PROJECT"}
+
+
+def load(root: Path | None, environ: Mapping[str, str], user_file: Path | None) -> Config:
+    """Merges user config, project config and ENVGUARD_* variables. Raises `UsageError`."""
+    merged: dict[str, Any] = {}
+    if user_file is not None and user_file.is_file():
+        merged.update(_table(user_file, _parse(user_file)))
+    if root is not None:
+        merged.update(_project_table(root))
+    merged.update(_from_environ(environ))
+    try:
+        return msgspec.convert(merged, Config)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"configuration: {error}", "`docs/configuration.md` lists every key") from error
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def has_table(pyproject: Path) -> bool:
+    """Whether a pyproject.toml has [tool.envguard]; one that cannot be parsed has not."""
+    try:
+        return "envguard" in tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError):
+        return False
+
+
+def _project_table(root: Path) -> dict[str, Any]:
+    own = root / "envguard.toml"
+    if own.is_file():
+        return _table(own, _parse(own))
+    pyproject = root / "pyproject.toml"
+    if pyproject.is_file() and has_table(pyproject):
+        return _table(pyproject, _parse(pyproject)["tool"]["envguard"])
+    return {}
+
+
+def _table(path: Path, table: dict[str, Any]) -> dict[str, Any]:
+    for key in table:
+        if key.replace("-", "_") not in KEYS:
+            raise UsageError(f"{path}: unknown key {key!r}", _suggestion(key))
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+def _suggestion(key: str) -> str:
+    close = difflib.get_close_matches(key.replace("-", "_"), KEYS, n=1)
+    return f"did you mean `{close[0]}`?" if close else f"the keys are: {', '.join(KEYS)}"
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for variable, value in environ.items():
+        if not variable.startswith("ENVGUARD_") or variable in _OTHER_VARIABLES:
+            continue
+        key = variable.removeprefix("ENVGUARD_").lower()
+        if key not in KEYS:
+            raise UsageError(f"unknown variable {variable}", _suggestion(key))
+        if key in _LISTS:
+            found[key] = [part for part in value.split(os.pathsep) if part]
+        elif key in ("shell_history", "vault_max_bytes", "vault_max_days"):
+            try:
+                found[key] = msgspec.json.decode(value)
+            except msgspec.DecodeError as error:
+                raise UsageError(f"{variable}={value!r}: {error}") from error
+        else:
+            found[key] = value
+    return found

@@ -1,0 +1,165 @@
+"""What envguard did or would do: the answers of `restore`, `launch`, `log`, `vault`, `collect`, and errors."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from envguard.model.drift import Drift
+from envguard.model.evidence import Unknown
+
+Source = Literal["pylock", "rebuilt-wheel", "vault", "find-links", "fetched"]
+
+
+class PlanItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One package to bring back; `to` is None for one that `--exact` removes."""
+
+    package: str
+    from_: str | None = msgspec.field(name="from", default=None)
+    to: str | None
+    source: Source | None
+    verified: bool
+    bytes: int | None
+
+
+class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
+    """A package that cannot be brought back, or an archive that must not be used, and why."""
+
+    package: str
+    path: str | None
+    why: str
+
+
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `restore`."""
+
+    schema: Literal["envguard.restore"] = "envguard.restore"
+    version: Literal[1] = 1
+    reference: str
+    plan: tuple[PlanItem, ...]
+    missing: tuple[Obstacle, ...]
+    poisoned: tuple[Obstacle, ...]
+    notes: tuple[str, ...]
+    applied: bool
+    verified: bool
+    rolled_back: bool
+
+
+class Waived(msgspec.Struct, frozen=True, kw_only=True):
+    """A drift that somebody answered for."""
+
+    facet: str
+    subject: str | None
+    because: str
+    author: str
+    until: str | None
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One pre-flight check; `passing` marks a state that goes away by itself (a busy GPU), for code 75."""
+
+    check: str
+    ok: bool | None
+    detail: str
+    passing: bool = False
+
+
+class ChangeSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that changed under a run while it ran."""
+
+    time: str
+    facet: str
+    subject: str
+    says: str
+    by: str | None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that `launch` started; `ended` and `code` are None while it lives."""
+
+    id: str
+    pid: int | None
+    started: str | None
+    ended: str | None
+    code: int | None
+    changed: tuple[ChangeSeen, ...]
+
+
+class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `launch`."""
+
+    schema: Literal["envguard.launch"] = "envguard.launch"
+    version: Literal[1] = 1
+    reference: str
+    fingerprint: str | None
+    decision: Literal["go", "refuse", "retry"]
+    drifts: tuple[Drift, ...]
+    unknown: tuple[Unknown, ...]
+    waived: tuple[Waived, ...]
+    preflight: tuple[Check, ...]
+    run: Run | None
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `log`."""
+
+    time: str | None
+    kind: Literal["checkpoint", "snapshot", "run", "restore"]
+    ref: str
+    id: str | None
+    path: str | None
+
+
+class LogReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `log`."""
+
+    schema: Literal["envguard.log"] = "envguard.log"
+    version: Literal[1] = 1
+    entries: tuple[LogEntry, ...]
+
+
+class VaultEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing in the vault."""
+
+    kind: Literal["wheel", "compile_cache"]
+    name: str
+    build: str
+    bytes: int
+    stored: str
+    referenced_by: tuple[str, ...]
+
+
+class VaultReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `vault list` and `vault gc`."""
+
+    schema: Literal["envguard.vault"] = "envguard.vault"
+    version: Literal[1] = 1
+    entries: tuple[VaultEntry, ...]
+
+
+class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
+    """A witness that is not there, and why."""
+
+    witness: str
+    why: str
+
+
+class CollectReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `collect`."""
+
+    schema: Literal["envguard.collect"] = "envguard.collect"
+    version: Literal[1] = 1
+    bundle: str
+    evidence: int
+    unavailable: tuple[Unavailable, ...]
+
+
+class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What exit code 2 prints under `--json`."""
+
+    schema: Literal["envguard.error"] = "envguard.error"
+    version: Literal[1] = 1
+    code: int
+    error: str
+    hint: str | None

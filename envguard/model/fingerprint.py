@@ -1,0 +1,257 @@
+"""The fingerprint: the typed record of an environment at one moment.
+
+Every field is there in JSON, null where unknown; `unknown` says what could not be seen and why. Sections are
+appended to, never renamed: version 1 is a promise.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from envguard.model.evidence import Unknown
+
+
+class Python(msgspec.Struct, frozen=True, kw_only=True):
+    """The interpreter of the environment; `prefix`, `executable` and `base` are not part of the id."""
+
+    implementation: str | None
+    version: str | None
+    abi: str | None
+    platform: str | None
+    prefix: str
+    executable: str | None
+    base: str | None
+    kind: Literal["venv", "conda", "system"]
+
+
+class Package(msgspec.Struct, frozen=True, kw_only=True):
+    """One distribution as it lies on the environment's path.
+
+    `build` is the build identity: the sha256 of the normalised RECORD, and of the files that depart from it where
+    any do. None where there is no RECORD to take it from (`problems` says so).
+    """
+
+    name: str
+    version: str | None
+    build: str | None
+    installer: str | None
+    location: str
+    editable: str | None = None
+    direct_url: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    requires: tuple[str, ...] = ()
+    requires_python: str | None = None
+    departs: tuple[str, ...] = ()
+    """Paths whose content or size is not what RECORD says, or that are missing; relative to `location`."""
+    files: int | None = None
+    bytes: int | None = None
+    depth: Literal["stat", "watched", "deep"] = "stat"
+    """How far contents were looked at: sizes only, watched packages hashed, or all hashed."""
+    installed_at: str | None = None
+
+
+class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
+    """A name that two distributions or files claim, and which one import picks."""
+
+    name: str
+    wins: str
+    loses: str
+
+
+class Torch(msgspec.Struct, frozen=True, kw_only=True):
+    """The torch build, read from files: `version.py` as text, ELF build-ids, never by importing it."""
+
+    version: str | None
+    metadata_version: str | None
+    git_version: str | None
+    cuda: str | None
+    hip: str | None
+    debug: bool | None
+    libraries: dict[str, str | None]
+    """Library file name → ELF build-id (None where the file has none)."""
+    triton: str | None
+    ptxas: dict[str, str]
+    """Bundled ptxas file name → version string found in it."""
+    torch_key: str | None
+    """sha256 (hex) that inductor's cache keys hash; None unless computed."""
+    cache_tag: str | None
+    """The tag that inductor writes into each cache entry of this build."""
+
+
+class Cuda(msgspec.Struct, frozen=True, kw_only=True):
+    """CUDA as the environment has it: what torch was built for, and the nvidia-* run-time packages."""
+
+    build: str | None
+    packages: dict[str, str]
+
+
+class Driver(msgspec.Struct, frozen=True, kw_only=True):
+    """The NVIDIA driver: as the library says and as the kernel module says; they differ after an upgrade."""
+
+    version: str | None
+    kernel_module: str | None
+    cuda: str | None
+    agrees: bool | None
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU; a field that NVML refused is None and named in `refused` with its reason."""
+
+    index: int
+    name: str | None
+    uuid_digest: str | None
+    memory_bytes: int | None
+    compute_capability: str | None
+    mig: str | None
+    ecc: bool | None
+    power_limit_w: float | None
+    p2p: dict[str, str]
+    """Index of another GPU → link ("NVLink", "PIX", "SYS", …)."""
+    context_bytes: int | None
+    """Memory that an idle CUDA context takes; only with --probe."""
+    refused: dict[str, str]
+
+
+class CompileCache(msgspec.Struct, frozen=True, kw_only=True):
+    """A compile cache directory of this environment; its entries are never unpickled."""
+
+    kind: Literal["inductor", "triton"]
+    path: str
+    verdict: Literal["VALID", "FOREIGN", "MIXED", "EMPTY", "UNSAFE", "UNKNOWN"]
+    entries: int | None
+    bytes: int | None
+    writers: dict[str, int]
+    """Writer (torch tag or version) → number of entries."""
+    owner: str | None = None
+    mode: str | None = None
+    files: int | None = None
+    oldest: str | None = None
+    newest: str | None = None
+    gpus: tuple[str, ...] = ()
+    tritons: tuple[str, ...] = ()
+    autotune: int | None = None
+    digest: str | None = None
+    why: str | None = None
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """A git tree that the run executes from."""
+
+    path: str
+    commit: str | None
+    branch: str | None
+    dirty: bool | None
+    diff_digest: str | None
+    dirty_files: tuple[str, ...] = ()
+    untracked_digest: str | None = None
+    submodules: dict[str, str] = {}
+
+
+class FileSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Configured code, config or data: a path with what it holds."""
+
+    path: str
+    files: int | None
+    bytes: int | None
+    rows: int | None
+    digest: str | None
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """Allow-listed environment variables, without secrets, and one digest of those that are not per rank."""
+
+    digest: str
+    variables: dict[str, str]
+    withheld: tuple[str, ...] = ()
+    """Names of allow-listed variables whose value looked like a secret; the value is stored nowhere."""
+
+
+class System(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine under the environment."""
+
+    host: str
+    kernel: str
+    os: str | None
+    arch: str
+    container: str | None
+    cpu: str | None
+    cpus: int | None
+    memory_bytes: int | None
+    boot_time: str | None
+
+
+class LiveProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A living process of this environment; `stale` are mapped files whose name is gone or names another inode."""
+
+    pid: int
+    started: str
+    command: str
+    stale: tuple[str, ...]
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding about the environment itself, independent of any comparison."""
+
+    kind: str
+    subject: str
+    says: str
+    path: str | None = None
+
+
+class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint a stamp was made for, so that a stamp copied elsewhere is noticed."""
+
+    name: str
+    step: int | None
+    files: dict[str, int]
+    """File name relative to the checkpoint → size in bytes; the stamp itself is not among them."""
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """What has changed on disk since the process loaded it."""
+
+    what: str
+    loaded: str | None
+    disk: str | None
+    path: str | None
+
+
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """An environment at one moment; in a stamp also `origin`, `checkpoint` and `diverged`."""
+
+    schema: Literal["envguard.fingerprint"] = "envguard.fingerprint"
+    version: Literal[1] = 1
+    id: str
+    envguard: str
+    taken_at: str
+    python: Python
+    sys_path: tuple[str, ...]
+    packages: tuple[Package, ...]
+    shadowed: tuple[Shadowed, ...]
+    torch: Torch | None
+    cuda: Cuda | None
+    driver: Driver | None
+    gpus: tuple[Gpu, ...] | None
+    compile_cache: tuple[CompileCache, ...] | None
+    code: tuple[Code, ...] | None
+    config: tuple[FileSet, ...] | None
+    data: tuple[FileSet, ...] | None
+    env: Environment | None
+    system: System | None
+    processes: tuple[LiveProcess, ...] | None
+    problems: tuple[Problem, ...]
+    unknown: tuple[Unknown, ...]
+    deep: bool = False
+    origin: Literal["loaded", "launch", "live", "retrospective"] | None = None
+    checkpoint: CheckpointRef | None = None
+    diverged: tuple[Divergence, ...] | None = None
+
+    def package(self, name: str) -> Package | None:
+        """The distribution of that (normalised) name which import picks, or None."""
+        for package in self.packages:
+            if package.name == name:
+                return package
+        return None

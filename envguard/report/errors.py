@@ -1,0 +1,25 @@
+"""`error:` and `hint:`, for people and for programs."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from envguard.model.action import ErrorReport
+
+
+def printable(text: str) -> str:
+    """Text that any terminal and any JSON writer takes: undecodable bytes and control characters are escaped."""
+    safe = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(ch if ch.isprintable() or ch in "\n\t" else ch.encode("unicode_escape").decode() for ch in safe)
+
+
+def print_error(message: str, hint: str | None, code: int, as_json: bool) -> None:
+    """One JSON object on stdout under `--json`; always the two lines on stderr."""
+    if as_json:
+        report = ErrorReport(code=code, error=printable(message), hint=printable(hint) if hint else None)
+        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+    sys.stderr.write(f"error: {printable(message)}\n")
+    if hint:
+        sys.stderr.write(f"hint: {printable(hint)}\n")

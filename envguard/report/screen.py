@@ -1,0 +1,89 @@
+"""The two streams: data on stdout, messages on stderr; colour, width and progress in one place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envguard.errors import UsageError
+from envguard.report.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Screen:
+    """Where a command's answer goes: one JSON object, or text that a tired person reads top-down.
+
+    rich is imported on first use of a console, so that `--json` and `-q` do not pay for it.
+    """
+
+    def __init__(self, json: bool = False, quiet: bool = False, verbose: int = 0, color: str = "auto") -> None:
+        if color not in ("auto", "always", "never"):
+            raise UsageError(f"--color {color!r} is none of auto, always, never")
+        self.json = json
+        self.quiet = quiet
+        self.verbose = verbose
+        self.color = color
+
+    def _console(self, to_stderr: bool) -> Console:
+        from rich.console import Console
+
+        never = self.color == "never" or (self.color == "auto" and bool(os.environ.get("NO_COLOR")))
+        return Console(
+            stderr=to_stderr,
+            force_terminal=True if self.color == "always" else None,
+            no_color=never or None,
+            color_system=None if never else "auto",
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=False,
+        )
+
+    @cached_property
+    def out(self) -> Console:
+        return self._console(to_stderr=False)
+
+    @cached_property
+    def err(self) -> Console:
+        return self._console(to_stderr=True)
+
+    def answer(self, report: msgspec.Struct, render: Callable[[Console], None]) -> None:
+        """Prints the report as one JSON object, or as text through `render`."""
+        if self.json:
+            sys.stdout.write(encode(report) + "\n")
+        else:
+            render(self.out)
+
+    def say(self, message: str) -> None:
+        """A message for the person at the terminal, on stderr; silent under -q."""
+        if not self.quiet:
+            sys.stderr.write(printable(message) + "\n")
+
+    def warn(self, message: str) -> None:
+        """A warning on stderr; -q does not silence it, since it is about the answer's worth."""
+        sys.stderr.write(f"warning: {printable(message)}\n")
+
+
+def encode(report: msgspec.Struct) -> str:
+    """A report as one line of JSON; strings that hold undecodable bytes are escaped, not refused."""
+    try:
+        return msgspec.json.encode(report).decode()
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_clean(msgspec.to_builtins(report))).decode()
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return value

@@ -1,0 +1,1 @@
+"""What envguard itself writes: atomic files, the state folder, the append-only journal."""

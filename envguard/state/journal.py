@@ -1,0 +1,53 @@
+"""The journal: one append-only file a host, one JSON object a line, readable after a kill at any byte.
+
+A line is `{"time", "kind", …}`. A writer that was killed leaves at most a torn last line; the next writer ends it
+with a newline before it appends, and a reader counts lines that are no JSON object instead of failing on them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from envguard import clock
+from envguard.state.files import locked, open_state
+
+
+def journal_file(state: Path, host: str | None = None) -> Path:
+    """The journal of this (or the named) host; several hosts may share a state folder on a network mount."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", host or platform.node() or "host")
+    return state / f"journal-{name}.jsonl"
+
+
+def append(state: Path, kind: str, entry: dict[str, Any], time: str | None = None) -> None:
+    """Appends one entry under flock and syncs it. Raises OSError where the state folder cannot be written."""
+    line = msgspec.json.encode({"time": time or clock.now(), "kind": kind, **entry}) + b"\n"
+    path = journal_file(open_state(state))
+    with locked(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        os.lseek(descriptor, 0, os.SEEK_END)
+        written = 0
+        while written < len(line):
+            written += os.write(descriptor, line[written:])
+        os.fsync(descriptor)
+
+
+def entries(data: bytes) -> Iterator[dict[str, Any] | None]:
+    """Each line of a journal as an object, None for one that is torn or no object."""
+    for line in data.splitlines():
+        if not line.strip():
+            continue
+        try:
+            value = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            yield None
+            continue
+        yield value if isinstance(value, dict) else None

@@ -1,0 +1,278 @@
+"""Any Hugging Face causal LM directory, through ``transformers`` (extra ``hf``).
+
+Hidden states are taken by hooks on the tapped layers, so that "after layer i" means the same for every
+architecture. Packed documents are never run in one sequence: masks that keep documents apart are not
+honoured by all architectures (linear attention carries its state across). Each document is a batch row of
+its own, padded on the right, where a causal model cannot see the padding.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.batch import PackedBatch, TargetFeatures
+from trainer.config import TargetConfig
+from trainer.errors import ConfigError
+from trainer.shapes import shape_of_hf
+from trainer.targets.interface import BatchSession, Extension, Session, choose_mask_id, tap_layers
+from trainer.targets.own import document_bounds
+from trainer.tokenizer import Tokenizer
+
+_WASTE = 1.25  # documents share a batch while padding keeps within this factor of their tokens
+
+
+def open_huggingface(
+    config: TargetConfig, device: torch.device, dtype: torch.dtype, num_taps: int
+) -> HuggingFaceTarget:
+    """Loads the directory ``target.path``; nothing is fetched and no remote code is run."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError("target.kind = 'hf' needs transformers: install the extra 'hf'") from error
+    path = Path(config.path or "")
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"target.path: {path} holds no config.json")
+    try:
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, local_files_only=True, trust_remote_code=False
+        )
+        fast = transformers.AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"cannot load {path}: {error}") from error
+    tokenizer = _tokenizer(fast, model, path)
+    return HuggingFaceTarget(
+        model.to(device), tokenizer, path, num_taps=num_taps, mask_token_id=config.mask_token_id
+    )
+
+
+def _tokenizer(fast: Any, model: Any, path: Path) -> Tokenizer:
+    if not getattr(fast, "is_fast", False):
+        raise ConfigError(f"{path} has no fast tokenizer (tokenizer.json)")
+    ends = [fast.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
+    flat = {number for end in ends for number in (end if isinstance(end, list) else [end])}
+    if not flat - {None}:
+        raise ConfigError(f"{path} names no end-of-sequence token")
+    names = ("bos_token", "eos_token", "pad_token", "unk_token")
+    named = {name: str(getattr(fast, name)) for name in names if getattr(fast, name) is not None}
+    return Tokenizer(
+        fast.backend_tokenizer, chat_template=fast.chat_template, end_ids=flat - {None}, named=named
+    )
+
+
+class HuggingFaceTarget:
+    """Implements ``DecodableTarget``."""
+
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, path: Path, *, num_taps: int, mask_token_id: int | None
+    ) -> None:
+        shape = shape_of_hf(json.loads((path / "config.json").read_text(encoding="utf-8")), path.name)
+        self.shape = shape
+        self.model = model.requires_grad_(False).eval()
+        self.decoder, self.layers = _decoder(model, shape.num_layers)
+        self.tokenizer = tokenizer
+        self.path = path
+        self.name = path.name
+        self.hidden_size = shape.hidden_size
+        self.num_layers = shape.num_layers
+        self.vocab_size = self.embedding().shape[0]
+        self.rope_theta = shape.rope_theta
+        self.rms_norm_eps = shape.rms_norm_eps
+        self.dtype = self.embedding().dtype
+        self.device = self.embedding().device
+        self.tap_layers = tap_layers(shape.num_layers, num_taps)
+        self.mask_token_id = choose_mask_id(tokenizer, self.vocab_size, mask_token_id)
+        self._trunk = _truncated(self.decoder, max(self.tap_layers) + 1)
+
+    @torch.no_grad()
+    def features(self, batch: PackedBatch) -> TargetFeatures:
+        """Runs the layers up to the deepest tap, each document for itself; padding gets zeros."""
+        bounds = document_bounds(batch.document)
+        spans = [
+            (first, end)
+            for first, end in zip(bounds[:-1], bounds[1:], strict=True)
+            if int(batch.document[first]) >= 0
+        ]
+        width = len(self.tap_layers) * self.hidden_size
+        taps = torch.zeros(batch.length, width, dtype=self.dtype, device=self.device)
+        for group in _groups(spans):
+            longest = max(end - first for first, end in group)
+            rows = torch.zeros(len(group), longest, dtype=torch.int64)
+            for row, (first, end) in enumerate(group):
+                rows[row, : end - first] = batch.tokens[first:end]
+            with self.tapped() as seen:
+                self._trunk(input_ids=rows.to(self.device), use_cache=False)
+            found = torch.cat(seen, dim=-1)
+            for row, (first, end) in enumerate(group):
+                taps[first:end] = found[row, : end - first]
+        return TargetFeatures(batch, taps)
+
+    @contextmanager
+    def tapped(self) -> Iterator[list[Tensor]]:
+        """Collects the hidden state after each tapped layer, in order, while the block runs."""
+        seen: list[Tensor] = []
+
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            seen.append(output[0] if isinstance(output, tuple) else output)
+
+        handles = [self.layers[number].register_forward_hook(hook) for number in self.tap_layers]
+        try:
+            yield seen
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def embedding(self) -> Tensor:
+        weight = self.model.get_input_embeddings().weight
+        assert isinstance(weight, Tensor)
+        return weight
+
+    def lm_head(self) -> Tensor:
+        weight = self.model.get_output_embeddings().weight
+        assert isinstance(weight, Tensor)
+        return weight
+
+    @cached_property
+    def _digest(self) -> str:
+        """sha256 over the names and contents of all weight files and the configuration."""
+        files = sorted(
+            file
+            for file in self.path.iterdir()
+            if file.suffix in (".safetensors", ".bin") or file.name == "config.json"
+        )
+
+        def digest(file: Path) -> str:
+            with file.open("rb") as stream:
+                return f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            return hashlib.sha256("\n".join(pool.map(digest, files)).encode()).hexdigest()
+
+    def identity(self) -> dict[str, str | int | float]:
+        return {
+            "name": self.name,
+            "weights": self._digest,
+            "tokenizer": self.tokenizer.digest,
+            "hidden_size": self.hidden_size,
+            "num_layers": self.num_layers,
+            "vocab_size": self.vocab_size,
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
+    @torch.no_grad()
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = F.linear(hidden, self.lm_head()).float()
+        logits[..., self.mask_token_id] = -torch.inf
+        return logits
+
+    def session(self, capacity: int) -> Session:
+        return HuggingFaceSession(self)
+
+    def batch_session(self, capacity: int) -> BatchSession:
+        return HuggingFaceBatchSession(self)
+
+
+class HuggingFaceSession:
+    """One sequence; the cache keeps whole layers also where the model slides, so that it can be cut."""
+
+    def __init__(self, target: HuggingFaceTarget) -> None:
+        from transformers import DynamicCache
+
+        self._target = target
+        self._cache = DynamicCache()
+        self.length = 0
+
+    @torch.no_grad()
+    def extend(self, tokens: Sequence[int]) -> Extension:
+        row = torch.tensor([list(tokens)], device=self._target.device)
+        with self._target.tapped() as seen:
+            output = self._target.decoder(input_ids=row, past_key_values=self._cache, use_cache=True)
+        self.length += len(tokens)
+        return Extension(output.last_hidden_state[0], torch.cat(seen, dim=-1)[0])
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot truncate {self.length} tokens to {length}")
+        if length < self.length:
+            self._cache.crop(length)
+        self.length = length
+
+
+class HuggingFaceBatchSession:
+    """Sequences in step, padded on the left with the mask and positions that ``transformers`` expects."""
+
+    def __init__(self, target: HuggingFaceTarget) -> None:
+        from transformers import DynamicCache
+
+        self._target = target
+        self._cache = DynamicCache()
+        self._mask = torch.empty(0)
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        longest = max(len(prompt) for prompt in prompts)
+        padding = [longest - len(prompt) for prompt in prompts]
+        rows = torch.tensor([[0] * n + list(p) for n, p in zip(padding, prompts, strict=True)])
+        mask = torch.tensor([[0] * n + [1] * (longest - n) for n in padding])
+        self._mask = mask.to(self._target.device)
+        return self._run(rows.to(self._target.device), (self._mask.cumsum(-1) - 1).clamp(min=0))
+
+    def step(self, tokens: Tensor) -> Tensor:
+        self._mask = F.pad(self._mask, (0, 1), value=1)
+        return self._run(tokens[:, None], self._mask.sum(-1, keepdim=True) - 1)
+
+    @torch.no_grad()
+    def _run(self, rows: Tensor, position: Tensor) -> Tensor:
+        output = self._target.decoder(
+            input_ids=rows,
+            attention_mask=self._mask,
+            position_ids=position,
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        hidden = output.last_hidden_state[:, -1]
+        assert isinstance(hidden, Tensor)
+        return hidden
+
+
+def _decoder(model: Any, num_layers: int) -> tuple[nn.Module, nn.ModuleList]:
+    """The language model under the head, and its layers."""
+    decoder = model.get_decoder()
+    layers = getattr(decoder, "layers", None)
+    if not isinstance(layers, nn.ModuleList) or len(layers) != num_layers:
+        raise ConfigError(f"{type(model).__name__}: its {num_layers} decoder layers were not found")
+    return decoder, layers
+
+
+def _truncated(decoder: nn.Module, count: int) -> nn.Module:
+    """A view of ``decoder`` with its first ``count`` layers alone; the weights are shared."""
+    trunk = copy.copy(decoder)
+    trunk._modules = dict(decoder._modules)
+    trunk._modules["layers"] = nn.ModuleList(list(decoder.layers)[:count])  # type: ignore[arg-type]
+    return trunk
+
+
+def _groups(spans: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Documents of like length together, so that little of a batch is padding."""
+    group: list[tuple[int, int]] = []
+    for span in sorted(spans, key=lambda span: span[0] - span[1]):
+        real = sum(end - first for first, end in [*group, span])
+        longest = max(end - first for first, end in [*group, span])
+        if group and longest * (len(group) + 1) > _WASTE * real:
+            yield group
+            group = []
+        group.append(span)
+    if group:
+        yield group

@@ -1,0 +1,114 @@
+"""What a target offers beyond ``trainer.batch.Target``: text, and decoding with a key/value cache.
+
+Shapes: R sequences decoded together, N new tokens, K taps, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from trainer.batch import Target
+from trainer.errors import ConfigError
+from trainer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What the target says of tokens appended to a cached sequence."""
+
+    hidden: Tensor  # [N, H], after the final norm: what the LM head reads
+    taps: Tensor  # [N, K * H], as in ``TargetFeatures``
+
+
+class Session(Protocol):
+    """One sequence and its key/value cache."""
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        ...
+
+    def extend(self, tokens: Sequence[int]) -> Extension:
+        """Appends tokens; they see the cache and, causally, each other."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Forgets all tokens past the first ``length``: the rejected part of a draft."""
+        ...
+
+
+class BatchSession(Protocol):
+    """Sequences that grow in step, one token each; used to write training responses."""
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Reads the prompts; returns the hidden state of each one's last token, [R, H]."""
+        ...
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Appends one token to each sequence, ``tokens`` [R]; returns their hidden states, [R, H]."""
+        ...
+
+
+class DecodableTarget(Target, Protocol):
+    """A target that also decodes; every implementation here is one."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The target's own."""
+        ...
+
+    def session(self, capacity: int) -> Session:
+        """An empty sequence of at most ``capacity`` tokens."""
+        ...
+
+    def batch_session(self, capacity: int) -> BatchSession:
+        """Empty sequences of at most ``capacity`` tokens each, prompt included."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., H] to float32 [..., V] with the mask id at minus infinity: the target never writes it."""
+        ...
+
+
+def tap_layers(num_layers: int, num_taps: int) -> tuple[int, ...]:
+    """The tapped layers, 0-based: evenly spread, the last three left out.
+
+    >>> tap_layers(64, 5), tap_layers(30, 5), tap_layers(36, 1)
+    ((1, 16, 31, 46, 61), (1, 8, 14, 20, 27), (18,))
+
+    Raises ConfigError where so few layers would give a tap twice, or one that the target does not have.
+    """
+    if num_taps == 1:
+        return (num_layers // 2,)
+    taps = tuple(round(1 + i * (num_layers - 4) / (num_taps - 1)) for i in range(num_taps))
+    if len(set(taps)) < num_taps or not 0 <= min(taps) <= max(taps) < num_layers or num_layers < 5:
+        raise ConfigError(
+            f"model.num_taps = {num_taps} does not fit a target of {num_layers} layers: taps would repeat"
+        )
+    return taps
+
+
+def choose_mask_id(tokenizer: Tokenizer, vocab_size: int, asked: int | None = None) -> int:
+    """The id of MASK: one that the target never reads or writes.
+
+    By preference an embedding row past the tokenizer's own ids; else the last special token that neither
+    ends a text nor appears in the chat template. Encoding never yields a special token from a user's text,
+    and ``logits`` bars the id, so that no prompt is damaged where a generator strips it.
+    """
+    used = tokenizer.used_ids
+    if asked is not None:
+        if not 0 <= asked < vocab_size:
+            raise ConfigError(f"target.mask_token_id = {asked} is outside the vocabulary of {vocab_size}")
+        if asked in used or (asked < tokenizer.size and asked not in tokenizer.special.values()):
+            raise ConfigError(f"target.mask_token_id = {asked} is a token that the target reads or writes")
+        return asked
+    if tokenizer.size < vocab_size:
+        return tokenizer.size
+    free = [token for token in tokenizer.special.values() if token not in used and token < vocab_size]
+    if not free:
+        raise ConfigError("the target has no unused special token for MASK: give target.mask_token_id")
+    return max(free)
