@@ -5,6 +5,7 @@ The draw depends on (seed, epoch, sample id) and on how the row is packed, never
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,9 +46,7 @@ class AnchorRow:
         )
 
 
-def draw_anchors(
-    batch: PackedBatch, *, anchors: int, block_size: int, mask_token_id: int, seed: int
-) -> AnchorRow:
+def draw_anchors(batch: PackedBatch, *, anchors: int, block_size: int, mask_token_id: int, seed: int) -> AnchorRow:
     """Draws up to ``anchors`` anchors from a row and lays out their blocks, on CPU.
 
     An anchor and the token after it are both supervised and of one document. Each document with such a pair
@@ -61,7 +60,7 @@ def draw_anchors(
     pair[:-1] = supervised[:-1] & supervised[1:] & (document[:-1] == document[1:])
     documents = len(batch.sample_ids)
     starts = np.searchsorted(np.where(document < 0, documents, document), np.arange(documents + 1))
-    spans = list(zip(starts[:-1], starts[1:], strict=True))
+    spans = list(itertools.pairwise(starts))
     candidates = np.array([pair[low:high].sum() for low, high in spans], dtype=np.int64)
     weights = np.array([supervised[low:high].sum() for low, high in spans], dtype=np.int64)
     anchor = np.full(anchors, -1, dtype=np.int32)

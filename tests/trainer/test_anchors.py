@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.trainer.rows import packed_row
 
+from tests.trainer.rows import packed_row
 from trainer.anchors import AnchorRow, divide_budget, draw_anchors
 from trainer.batch import PackedBatch
 
@@ -53,7 +53,8 @@ def test_anchors_are_supervised_pairs_of_one_document_without_repeats() -> None:
     anchors = chosen(row)
     assert len(set(anchors)) == len(anchors) == row.live == 2 + 6 + 0 + 17
     for at in anchors:
-        assert batch.supervised[at] and batch.supervised[at + 1]
+        assert batch.supervised[at]
+        assert batch.supervised[at + 1]
         assert batch.document[at] == batch.document[at + 1]
     assert row.dropped_documents == 1
 
@@ -61,7 +62,8 @@ def test_anchors_are_supervised_pairs_of_one_document_without_repeats() -> None:
 def test_empty_blocks_carry_mask_tokens_and_no_label() -> None:
     row = draw(packed_row([4], padded_to=16), anchors=6)
     assert row.live == 3
-    assert (row.tokens[3:] == MASK).all() and not row.valid[3:].any()
+    assert (row.tokens[3:] == MASK).all()
+    assert not row.valid[3:].any()
 
 
 def test_a_documents_draw_depends_on_seed_epoch_and_sample_not_on_its_place() -> None:

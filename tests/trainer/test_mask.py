@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.trainer.rows import packed_row
 from torch import Tensor
 
+from tests.trainer.rows import packed_row
 from trainer.anchors import draw_anchors
 from trainer.batch import PackedBatch
 from trainer.mask import FLEX_BLOCK, BlockLayout, block_mask, dense_mask
@@ -88,9 +88,7 @@ def listed(count: Tensor, index: Tensor, columns: int) -> Tensor:
 @pytest.mark.parametrize("window", [None, 16, 200], ids=["full", "window 16", "window 200"])
 @pytest.mark.parametrize("block_size", [10, 16], ids=["block 10 straddles", "block 16"])
 @pytest.mark.parametrize("seed", range(4))
-def test_block_mask_names_the_same_squares_in_both_directions(
-    seed: int, block_size: int, window: int | None
-) -> None:
+def test_block_mask_names_the_same_squares_in_both_directions(seed: int, block_size: int, window: int | None) -> None:
     lengths = [[1024], [300, 5, 700], [128, 256, 128, 400], [900]][seed]
     batch = packed_row(lengths, padded_to=1024, seed=seed)
     row = draw_anchors(batch, anchors=51, block_size=block_size, mask_token_id=0, seed=seed)
@@ -99,9 +97,12 @@ def test_block_mask_names_the_same_squares_in_both_directions(
         layout.anchor[5:25] = -1
     partial, full = blocks_of(dense_mask(layout, window))
     mask = block_mask(layout, window)
-    assert mask.full_kv_num_blocks is not None and mask.full_kv_indices is not None
-    assert mask.q_num_blocks is not None and mask.q_indices is not None
-    assert mask.full_q_num_blocks is not None and mask.full_q_indices is not None
+    assert mask.full_kv_num_blocks is not None
+    assert mask.full_kv_indices is not None
+    assert mask.q_num_blocks is not None
+    assert mask.q_indices is not None
+    assert mask.full_q_num_blocks is not None
+    assert mask.full_q_indices is not None
     assert mask.seq_lengths == (layout.queries, 1024 + layout.queries)
     rows, columns = partial.shape
     assert torch.equal(listed(mask.kv_num_blocks, mask.kv_indices, columns), partial)
@@ -116,7 +117,8 @@ def test_context_that_ends_inside_a_square() -> None:
     layout = draw_anchors(batch, anchors=20, block_size=8, mask_token_id=0, seed=1).layout
     partial, full = blocks_of(dense_mask(layout))
     mask = block_mask(layout)
-    assert mask.full_kv_num_blocks is not None and mask.full_kv_indices is not None
+    assert mask.full_kv_num_blocks is not None
+    assert mask.full_kv_indices is not None
     named = listed(mask.kv_num_blocks, mask.kv_indices, partial.shape[1])
     named_full = listed(mask.full_kv_num_blocks, mask.full_kv_indices, partial.shape[1])
     assert torch.equal(named | named_full, partial | full)
