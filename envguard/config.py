@@ -76,7 +76,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 KEYS = tuple(field.name for field in msgspec.structs.fields(Config))
 _LISTS = {field.name for field in msgspec.structs.fields(Config) if str(field.type).startswith("tuple[str")}
 # Variables under our prefix that are no configuration keys.
-_OTHER_VARIABLES = {"ENVGUARD_PROJECT"}
+_OTHER_VARIABLES = {"ENVGUARD_PROJECT", "ENVGUARD_LAUNCH", "ENVGUARD_RUN_ID"}
 
 
 def load(root: Path | None, environ: Mapping[str, str], user_file: Path | None) -> Config:

@@ -1,0 +1,70 @@
+"""Runs on disk: their records, the fingerprints they were started with, and the recorded first start.
+
+<state>/runs/<id>.json          the record of one run (`envguard.model.run.RunRecord`)
+<state>/fingerprints/<id>.json  the environment as that run was started in it
+<state>/baseline.json           the fingerprint that `launch --baseline` recorded
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+import msgspec
+
+from envguard.model.fingerprint import Fingerprint
+from envguard.model.run import RunRecord
+from envguard.state.files import open_state, write_atomically
+
+# What `launch` tells the command that it starts, read by `envguard.stamp` inside it: the file with the environment
+# as it was when the command started, and the run it belongs to.
+LAUNCH_FINGERPRINT = "ENVGUARD_LAUNCH"
+RUN_ID = "ENVGUARD_RUN_ID"
+
+
+def baseline_file(state: Path) -> Path:
+    """Where `launch --baseline` keeps the fingerprint of the first start."""
+    return state / "baseline.json"
+
+
+def run_file(state: Path, run: str) -> Path:
+    return state / "runs" / f"{run}.json"
+
+
+def fingerprint_file(state: Path, run: str) -> Path:
+    return state / "fingerprints" / f"{run}.json"
+
+
+def new_run_id(now: float | None = None) -> str:
+    """Sorts by start and is free on every host that shares the state folder: `20260518T204107Z-3f9c1a`."""
+    moment = time.gmtime(time.time() if now is None else now)
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', moment)}-{secrets.token_hex(3)}"
+
+
+def write_run(state: Path, record: RunRecord) -> None:
+    """Writes the record whole. Raises OSError where the state folder cannot be written."""
+    _write(run_file(open_state(state), record.id), record)
+
+
+def write_fingerprint(path: Path, fingerprint: Fingerprint) -> None:
+    """Writes a fingerprint into the state folder. Raises OSError."""
+    _write(path, fingerprint)
+
+
+def _write(path: Path, value: msgspec.Struct) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+
+
+def read_runs(state: Path) -> tuple[tuple[RunRecord, ...], tuple[tuple[str, str], ...]]:
+    """Every run of this state folder, oldest first, and the records that cannot be read, with the reason."""
+    found: list[RunRecord] = []
+    failed: list[tuple[str, str]] = []
+    folder = state / "runs"
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        try:
+            found.append(msgspec.json.decode(path.read_bytes(), type=RunRecord))
+        except (OSError, msgspec.MsgspecError) as error:
+            failed.append((str(path), str(error)))
+    return tuple(found), tuple(failed)
