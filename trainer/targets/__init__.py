@@ -10,9 +10,7 @@ from trainer.config import TargetConfig
 from trainer.targets.interface import DecodableTarget
 
 
-def open_target(
-    config: TargetConfig, device: torch.device, dtype: torch.dtype, num_taps: int
-) -> DecodableTarget:
+def open_target(config: TargetConfig, device: torch.device, dtype: torch.dtype, num_taps: int) -> DecodableTarget:
     """Loads the configured target; ConfigError says what is missing or does not fit."""
     match config.kind:
         case "smollm2-gguf":

@@ -31,10 +31,7 @@ def generate(
     columns: list[Tensor] = []
     for step in range(max_new_tokens):
         logits = target.logits(hidden)
-        if draws is None:
-            token = logits.argmax(-1)
-        else:
-            token = _draw(logits / temperature, draws[:, step].to(logits.device))
+        token = logits.argmax(-1) if draws is None else _draw(logits / temperature, draws[:, step])
         columns.append(token)
         done |= torch.isin(token, ends)
         if bool(done.all()) or step == max_new_tokens - 1:
@@ -46,17 +43,14 @@ def generate(
 def _draws(seeds: Sequence[int], count: int) -> Tensor:
     """Uniform numbers [R, count], a row's from its own seed alone."""
     return torch.stack(
-        [
-            torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-            for seed in seeds
-        ]
+        [torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in seeds]
     )
 
 
 def _draw(logits: Tensor, uniform: Tensor) -> Tensor:
     """Inverse-transform sampling: one uniform number a row, [R, V] and [R] to [R]."""
     cumulative = logits.double().softmax(-1).cumsum(-1)
-    threshold = (uniform * cumulative[:, -1])[:, None]
+    threshold = (uniform.to(logits.device) * cumulative[:, -1])[:, None]
     return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
 
 

@@ -187,9 +187,7 @@ def read_tokenizer(reader: gguf.GGUFReader) -> Tokenizer:
     )
     backend.decoder = tokenizers.decoders.ByteLevel()
     control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
-    backend.add_special_tokens(
-        [tokenizers.AddedToken(token, special=True, normalized=False) for token in control]
-    )
+    backend.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in control])
     bos, eos = (int(_value(reader, f"tokenizer.ggml.{which}_token_id")) for which in ("bos", "eos"))
     ends = {eos} | {tokens.index(token) for token in ("<|endoftext|>",) if token in control}
     return Tokenizer(

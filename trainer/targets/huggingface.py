@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from trainer.batch import PackedBatch, TargetFeatures
 from trainer.config import TargetConfig
@@ -48,15 +50,11 @@ def open_huggingface(
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, local_files_only=True, trust_remote_code=False
         )
-        fast = transformers.AutoTokenizer.from_pretrained(
-            path, local_files_only=True, trust_remote_code=False
-        )
+        fast = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"cannot load {path}: {error}") from error
     tokenizer = _tokenizer(fast, model, path)
-    return HuggingFaceTarget(
-        model.to(device), tokenizer, path, num_taps=num_taps, mask_token_id=config.mask_token_id
-    )
+    return HuggingFaceTarget(model.to(device), tokenizer, path, num_taps=num_taps, mask_token_id=config.mask_token_id)
 
 
 def _tokenizer(fast: Any, model: Any, path: Path) -> Tokenizer:
@@ -68,9 +66,7 @@ def _tokenizer(fast: Any, model: Any, path: Path) -> Tokenizer:
         raise ConfigError(f"{path} names no end-of-sequence token")
     names = ("bos_token", "eos_token", "pad_token", "unk_token")
     named = {name: str(getattr(fast, name)) for name in names if getattr(fast, name) is not None}
-    return Tokenizer(
-        fast.backend_tokenizer, chat_template=fast.chat_template, end_ids=flat - {None}, named=named
-    )
+    return Tokenizer(fast.backend_tokenizer, chat_template=fast.chat_template, end_ids=flat - {None}, named=named)
 
 
 class HuggingFaceTarget:
@@ -101,11 +97,7 @@ class HuggingFaceTarget:
     def features(self, batch: PackedBatch) -> TargetFeatures:
         """Runs the layers up to the deepest tap, each document for itself; padding gets zeros."""
         bounds = document_bounds(batch.document)
-        spans = [
-            (first, end)
-            for first, end in zip(bounds[:-1], bounds[1:], strict=True)
-            if int(batch.document[first]) >= 0
-        ]
+        spans = [(first, end) for first, end in itertools.pairwise(bounds) if int(batch.document[first]) >= 0]
         width = len(self.tap_layers) * self.hidden_size
         taps = torch.zeros(batch.length, width, dtype=self.dtype, device=self.device)
         for group in _groups(spans):
@@ -134,6 +126,13 @@ class HuggingFaceTarget:
         finally:
             for handle in handles:
                 handle.remove()
+
+    def run_cached(self, cache: Any, **inputs: Tensor) -> Any:
+        """The decoder's output for ``inputs`` appended to ``cache``."""
+        # transformers 5.24 renamed the argument and warns of the old name.
+        parameters = inspect.signature(self.decoder.forward).parameters
+        name = "cache" if "cache" in parameters else "past_key_values"
+        return self.decoder(**inputs, **{name: cache}, use_cache=True)
 
     def embedding(self) -> Tensor:
         weight = self.model.get_input_embeddings().weight
@@ -174,7 +173,7 @@ class HuggingFaceTarget:
 
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
-        logits = F.linear(hidden, self.lm_head()).float()
+        logits = functional.linear(hidden, self.lm_head()).float()
         logits[..., self.mask_token_id] = -torch.inf
         return logits
 
@@ -191,6 +190,9 @@ class HuggingFaceSession:
     def __init__(self, target: HuggingFaceTarget) -> None:
         from transformers import DynamicCache
 
+        kinds = set(getattr(target.decoder.config, "layer_types", None) or ())
+        if not kinds <= {"full_attention", "sliding_attention"}:
+            raise ConfigError(f"{target.name} has layers of kind {sorted(kinds)}: their cache cannot be cut back")
         self._target = target
         self._cache = DynamicCache()
         self.length = 0
@@ -199,7 +201,7 @@ class HuggingFaceSession:
     def extend(self, tokens: Sequence[int]) -> Extension:
         row = torch.tensor([list(tokens)], device=self._target.device)
         with self._target.tapped() as seen:
-            output = self._target.decoder(input_ids=row, past_key_values=self._cache, use_cache=True)
+            output = self._target.run_cached(self._cache, input_ids=row)
         self.length += len(tokens)
         return Extension(output.last_hidden_state[0], torch.cat(seen, dim=-1)[0])
 
@@ -207,7 +209,7 @@ class HuggingFaceSession:
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate {self.length} tokens to {length}")
         if length < self.length:
-            self._cache.crop(length)
+            self._cache.crop(length - self.length)  # a negative count: tokens to remove
         self.length = length
 
 
@@ -218,7 +220,7 @@ class HuggingFaceBatchSession:
         from transformers import DynamicCache
 
         self._target = target
-        self._cache = DynamicCache()
+        self._cache = DynamicCache(config=target.decoder.config)
         self._mask = torch.empty(0)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
@@ -230,24 +232,20 @@ class HuggingFaceBatchSession:
         return self._run(rows.to(self._target.device), (self._mask.cumsum(-1) - 1).clamp(min=0))
 
     def step(self, tokens: Tensor) -> Tensor:
-        self._mask = F.pad(self._mask, (0, 1), value=1)
+        self._mask = functional.pad(self._mask, (0, 1), value=1)
         return self._run(tokens[:, None], self._mask.sum(-1, keepdim=True) - 1)
 
     @torch.no_grad()
     def _run(self, rows: Tensor, position: Tensor) -> Tensor:
-        output = self._target.decoder(
-            input_ids=rows,
-            attention_mask=self._mask,
-            position_ids=position,
-            past_key_values=self._cache,
-            use_cache=True,
+        output = self._target.run_cached(
+            self._cache, input_ids=rows, attention_mask=self._mask, position_ids=position
         )
         hidden = output.last_hidden_state[:, -1]
         assert isinstance(hidden, Tensor)
         return hidden
 
 
-def _decoder(model: Any, num_layers: int) -> tuple[nn.Module, nn.ModuleList]:
+def _decoder(model: Any, num_layers: int) -> tuple[Any, nn.ModuleList]:
     """The language model under the head, and its layers."""
     decoder = model.get_decoder()
     layers = getattr(decoder, "layers", None)
@@ -256,11 +254,12 @@ def _decoder(model: Any, num_layers: int) -> tuple[nn.Module, nn.ModuleList]:
     return decoder, layers
 
 
-def _truncated(decoder: nn.Module, count: int) -> nn.Module:
+def _truncated(decoder: Any, count: int) -> nn.Module:
     """A view of ``decoder`` with its first ``count`` layers alone; the weights are shared."""
     trunk = copy.copy(decoder)
     trunk._modules = dict(decoder._modules)
-    trunk._modules["layers"] = nn.ModuleList(list(decoder.layers)[:count])  # type: ignore[arg-type]
+    trunk._modules["layers"] = nn.ModuleList(list(decoder.layers)[:count])
+    assert isinstance(trunk, nn.Module)
     return trunk
 
 

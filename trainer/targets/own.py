@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from trainer.batch import PackedBatch, TargetFeatures
 from trainer.targets.interface import BatchSession, Extension, Session, choose_mask_id, tap_layers
@@ -71,7 +71,7 @@ class OwnTarget:
 
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
-        logits = F.linear(hidden, self.model.head.weight).float()
+        logits = functional.linear(hidden, self.model.head.weight).float()
         logits[..., self.mask_token_id] = -torch.inf
         return logits
 
@@ -87,7 +87,7 @@ class OwnTarget:
 
     @torch.no_grad()
     def extend(self, cache: KeyValueCache, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden states [R, N, H] and taps [R, N, K * H] of ``tokens`` [R, N]; the lengths are the caller's."""
+        """Hidden states [R, N, H] and taps [R, N, K * H] of ``tokens`` [R, N]; lengths are the caller's."""
         position, attend = cache.attend(tokens.shape[1])
         hidden, taps = self.model.run(tokens, position, attend, self.tap_layers, whole=True)
         assert hidden is not None

@@ -6,12 +6,13 @@ where the leading dimensions are one packed row [S] or sequences in step [R, N].
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from trainer.shapes import TargetShape
 
@@ -46,7 +47,7 @@ class Layer(nn.Module):
         attended = attend(number, query, key, self.v_proj(y).view(heads))
         x = x + self.o_proj(attended.flatten(-2))
         y = self.post_attention_layernorm(x)
-        return x + cast(Tensor, self.down_proj(F.silu(self.gate_proj(y)) * self.up_proj(y)))
+        return x + cast(Tensor, self.down_proj(functional.silu(self.gate_proj(y)) * self.up_proj(y)))
 
 
 class Transformer(nn.Module):
@@ -86,9 +87,7 @@ class Transformer(nn.Module):
 
 def rotation_of(position: Tensor, shape: TargetShape, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """RoPE's cosines and sines for each position, [..., 1, head_dim], computed in float32."""
-    exponent = (
-        torch.arange(0, shape.head_dim, 2, device=position.device, dtype=torch.float32) / shape.head_dim
-    )
+    exponent = torch.arange(0, shape.head_dim, 2, device=position.device, dtype=torch.float32) / shape.head_dim
     angle = position[..., None, None].float() * shape.rope_theta**-exponent
     angle = torch.cat([angle, angle], dim=-1)
     return angle.cos().to(dtype), angle.sin().to(dtype)
@@ -109,9 +108,9 @@ def attend_by_document(bounds: Sequence[int]) -> Attend:
 
     def attend(_: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         out = torch.empty_like(query)
-        for first, end in zip(bounds[:-1], bounds[1:], strict=True):
+        for first, end in itertools.pairwise(bounds):
             q, k, v = (x[first:end].transpose(0, 1)[None] for x in (query, key, value))
-            one = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            one = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
             out[first:end] = one[0].transpose(0, 1)
         return out
 
@@ -123,7 +122,7 @@ def attend_varlen(bounds: Sequence[int], device: torch.device) -> Attend:
     from torch.nn.attention.varlen import varlen_attn  # torch.nn.attention.varlen exists from torch 2.10 on
 
     offsets = torch.tensor(bounds, dtype=torch.int32, device=device)
-    longest = max(end - first for first, end in zip(bounds[:-1], bounds[1:], strict=True))
+    longest = max(end - first for first, end in itertools.pairwise(bounds))
 
     def attend(_: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         groups = query.shape[-2] // key.shape[-2]
@@ -167,7 +166,7 @@ class KeyValueCache:
             keys, values = self._store[layer]
             keys[self._row, position] = key
             values[self._row, position] = value
-            out = F.scaled_dot_product_attention(
+            out = functional.scaled_dot_product_attention(
                 query.transpose(1, 2),
                 keys[:, :end].transpose(1, 2),
                 values[:, :end].transpose(1, 2),
