@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ _FOREIGN_PREFIXES = ("ENVGUARD_", "UV_", "PIP_", "TORCHINDUCTOR_", "TRITON_")
 
 
 @pytest.fixture(autouse=True)
-def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home and a uv cache of the test's own; the tester's variables are out of sight."""
     for name in list(os.environ):
         if name in _FOREIGN or name.startswith(_FOREIGN_PREFIXES):
@@ -26,7 +25,7 @@ def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("UV_CACHE_DIR", str(home / "uv-cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
-    yield home
+    return home
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import IO
 
 import msgspec
 
-from envguard.acquire.record import Asked, Node, Record
+from envguard.acquire.record import Asked, Node, Record, decode, encode
 from envguard.errors import InputError
 
 FORMAT = "envguard.bundle"
@@ -44,8 +44,8 @@ class Manifest(msgspec.Struct):
 
 def save(record: Record, about: dict[str, str], stream: IO[bytes]) -> int:
     """Writes a record; the same record gives the same bytes. Returns the number of evidence lines."""
-    nodes = [msgspec.json.encode({"node": node}) for _, node in sorted(record.nodes.items())]
-    answers = [msgspec.json.encode({"asked": asked}) for _, asked in sorted(record.answers.items())]
+    nodes = [encode({"node": node}) for _, node in sorted(record.nodes.items())]
+    answers = [encode({"asked": asked}) for _, asked in sorted(record.answers.items())]
     manifest = Manifest(FORMAT, VERSION, about, len(nodes) + len(answers))
     with (
         gzip.GzipFile(fileobj=stream, mode="wb", mtime=0) as packed,
@@ -117,19 +117,15 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     asked: Asked | None = None
 
 
-_LINE = msgspec.json.Decoder(_Line)
-
-
 def _take(record: Record, line: bytes, where: str) -> None:
     try:
-        taken = _LINE.decode(line)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        taken = decode(line, _Line)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BundleError(f"{where}: {error}") from error
     if taken.node is not None:
         record.nodes[taken.node.path] = taken.node
     if taken.asked is not None:
-        asked = taken.asked
-        record.answers[msgspec.json.encode((asked.operation, asked.arguments))] = asked
+        record.take(taken.asked)
 
 
 def _check_contents(path: str, record: Record) -> None:

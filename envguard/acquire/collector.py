@@ -33,10 +33,12 @@ ENVIRONMENT_PREFIXES = (
 SECRET_NAME = re.compile(
     r"(?i)(^|_)(KEY|KEYS|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CREDENTIALS|AUTH|COOKIE|PAT)(_|$)"
 )
-SECRET_FLAG = re.compile(r"(?i)^--?[\w-]*(key|token|secret|password|passwd|credential|auth|cookie)[\w-]*$")
-SECRET_ASSIGNMENT = re.compile(
-    r"(?i)([\w.-]*(?:key|token|secret|password|passwd|credential|auth|cookie)[\w.-]*=)(\S+)"
+# The last word of an option's or setting's name decides: `--hf-token` is a secret, `--tokenizer` and `--token-budget`
+# are what a training command line is made of.
+SECRET_OPTION = re.compile(
+    r"(?i)(?:^|[-_.])(?:api|access|auth|secret|private)?(?:key|token|secret|password|passwd|credentials?|auth|cookie)$"
 )
+ASSIGNMENT = re.compile(r"([\w.-]+)=(\S+)")
 USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 SECRET_VALUE = re.compile(
     r"(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
@@ -51,8 +53,12 @@ QUERY_PROGRAMS = ("git", "nvidia-smi", "dpkg-query", "uname", "id", "last", "sys
 def redact(text):
     """Strips user info from URLs, values of secret-looking assignments, and strings shaped like known tokens."""
     text = USER_INFO.sub("", text)
-    text = SECRET_ASSIGNMENT.sub(lambda m: m.group(1) + REDACTED, text)
+    text = ASSIGNMENT.sub(_redact_assignment, text)
     return SECRET_VALUE.sub(REDACTED, text)
+
+
+def _redact_assignment(match):
+    return match.group(1) + "=" + REDACTED if SECRET_OPTION.search(match.group(1)) else match.group(0)
 
 
 def redact_argv(argv):
@@ -60,7 +66,7 @@ def redact_argv(argv):
     out, hide = [], False
     for word in argv:
         out.append(REDACTED if hide and not word.startswith("-") else redact(word))
-        hide = bool(SECRET_FLAG.match(word))
+        hide = word.startswith("-") and bool(SECRET_OPTION.search(word))
     return out
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from typing import Any
+import json
+from typing import Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 # (kind, mode, size, nlink, uid, gid, inode, device, mtime, ctime, btime | None), as the collector gives it.
 RawStat = tuple[str, int, int, int, int, int, int, int, int, int, int | None]
@@ -42,8 +45,23 @@ class Asked(msgspec.Struct):
     error: tuple[int, str] | None = None
 
 
+def encode(value: Any) -> bytes:
+    """JSON of a value whose strings may hold undecodable bytes (surrogates), which msgspec alone refuses to write."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode("ascii")
+
+
+def decode(line: bytes, kind: type[T]) -> T:
+    """The reverse of `encode`; raises `msgspec.MsgspecError`, `ValueError` or `RecursionError` where it does not fit."""
+    if b"\\ud" in line:
+        return msgspec.convert(json.loads(line), kind)
+    return msgspec.json.decode(line, type=kind)
+
+
 def _key(operation: str, arguments: tuple[Any, ...]) -> bytes:
-    return msgspec.json.encode((operation, arguments))
+    return encode((operation, arguments))
 
 
 class Record:
@@ -140,6 +158,10 @@ class Record:
             names.pop(path, None)
         for path, entries in names.items():
             self.node(path).names = tuple(sorted(entries))
+
+    def take(self, asked: Asked) -> None:
+        """Stores an answer as a bundle brings it."""
+        self.answers[_key(asked.operation, asked.arguments)] = asked
 
     def asked(self, operation: str, arguments: tuple[Any, ...]) -> Asked | None:
         """The stored answer to a question that belongs to no path."""

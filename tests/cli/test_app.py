@@ -1,0 +1,77 @@
+"""The command line's manners: help, errors, exit codes, one JSON object."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from envguard.cli.app import COMMANDS
+from envguard.model.schema import KINDS, schema
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "envguard", *arguments], capture_output=True, text=True, check=False, cwd=cwd
+    )
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_names_every_command(flag: str) -> None:
+    done = run(flag)
+    assert done.returncode == 0
+    assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_listed_command_is_there_and_explains_itself(name: str) -> None:
+    done = run(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"envguard {name}" in done.stdout
+
+
+def test_no_command_prints_help_and_is_a_usage_error() -> None:
+    done = run()
+    assert done.returncode == 2
+    assert "Commands:" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["snapshott"], ["schema", "nonsense"], ["schema", "--nope"]])
+def test_a_mistake_is_error_hint_and_two(words: list[str]) -> None:
+    done = run(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("error: ")
+    assert lines[1].startswith("hint: ")
+
+
+def test_under_json_an_error_is_one_object_of_the_schema(tmp_path: Path) -> None:
+    done = run("diff", "no-such-checkpoint", "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    answer = json.loads(done.stdout)
+    jsonschema.validate(answer, schema("error"))
+    assert answer["code"] == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_schema_is_a_valid_schema_that_requires_every_key(kind: str) -> None:
+    printed = json.loads(run("schema", kind).stdout)
+    jsonschema.Draft202012Validator.check_schema(printed)
+    root = printed["$defs"][printed["$ref"].rpartition("/")[2]]
+    assert root["required"] == list(root["properties"])
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    script = f"{sys.executable} -P -m envguard schema timeline | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 141)
+    assert "Traceback" not in done.stderr
+
+
+def test_version() -> None:
+    assert run("--version").stdout.startswith("envguard ")

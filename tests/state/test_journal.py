@@ -1,0 +1,54 @@
+"""The journal survives a kill at any byte, and two writers at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from envguard.state import journal
+from envguard.state.files import write_atomically
+
+
+def test_entries_come_back_in_order(tmp_path: Path) -> None:
+    journal.append(tmp_path / "state", "snapshot", {"id": "a"})
+    journal.append(tmp_path / "state", "snapshot", {"id": "b"})
+    data = journal.journal_file(tmp_path / "state").read_bytes()
+    assert [entry and entry["id"] for entry in journal.entries(data)] == ["a", "b"]
+    assert (tmp_path / "state" / ".gitignore").read_text() == "*\n"
+
+
+def test_a_cut_at_any_byte_loses_at_most_the_last_entry(tmp_path: Path) -> None:
+    journal.append(tmp_path, "snapshot", {"id": "a"})
+    journal.append(tmp_path, "snapshot", {"id": "b"})
+    path = journal.journal_file(tmp_path)
+    whole = path.read_bytes()
+    first_end = whole.index(b"\n") + 1
+    for cut in range(first_end, len(whole)):
+        path.write_bytes(whole[:cut])
+        journal.append(tmp_path, "snapshot", {"id": "c"})
+        read = list(journal.entries(path.read_bytes()))
+        ids = [entry["id"] for entry in read if entry is not None]
+        assert ids[0] == "a"
+        assert ids[-1] == "c"
+        assert len(read) <= 3
+
+
+def test_writers_at_once_tear_nothing(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from envguard.state import journal\n"
+        "for n in range(40): journal.append(pathlib.Path(sys.argv[1]), 'snapshot', {'id': sys.argv[2] * 200, 'n': n})"
+    )
+    children = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), who]) for who in "xyz"]
+    assert [child.wait() for child in children] == [0, 0, 0]
+    read = list(journal.entries(journal.journal_file(tmp_path).read_bytes()))
+    assert len(read) == 120
+    assert None not in read
+
+
+def test_an_atomic_write_replaces_the_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "f", b"one")
+    write_atomically(tmp_path / "f", b"two", mode=0o600)
+    assert (tmp_path / "f").read_bytes() == b"two"
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]

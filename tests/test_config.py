@@ -1,0 +1,66 @@
+"""Configuration: which source wins, and what a misspelt key says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envguard import config
+from envguard.errors import UsageError
+from envguard.project import find_root, open_project
+
+
+def test_later_sources_win_over_earlier_ones(tmp_path: Path) -> None:
+    user = tmp_path / "user.toml"
+    user.write_text('refuse = "block"\nlock = "user.toml"\nstate = "user-state"\n')
+    (tmp_path / "envguard.toml").write_text('lock = "project.toml"\nstate = "project-state"\n')
+    merged = config.load(tmp_path, {"ENVGUARD_STATE": "/env-state"}, user)
+    assert (merged.refuse, merged.lock, merged.state) == ("block", "project.toml", "/env-state")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"), [('checkpoint = ["x"]', "did you mean `checkpoints`?"), ("zzz = 1", "the keys are:")]
+)
+def test_an_unknown_key_is_an_error_with_a_suggestion(tmp_path: Path, text: str, hint: str) -> None:
+    (tmp_path / "envguard.toml").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        config.load(tmp_path, {}, None)
+    assert hint in str(caught.value.hint)
+
+
+def test_an_unknown_variable_and_a_wrong_type_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="ENVGUARD_REFUS"):
+        config.load(None, {"ENVGUARD_REFUS": "block"}, None)
+    with pytest.raises(UsageError, match="refuse"):
+        config.load(None, {"ENVGUARD_REFUSE": "never"}, None)
+
+
+def test_lists_from_variables_are_split_like_path(tmp_path: Path) -> None:
+    assert config.load(None, {"ENVGUARD_CHECKPOINTS": "a:b"}, None).checkpoints == ("a", "b")
+
+
+def test_hyphens_are_as_good_as_underscores(tmp_path: Path) -> None:
+    (tmp_path / "envguard.toml").write_text('link-mode = "hardlink"')
+    assert config.load(tmp_path, {}, None).link_mode == "hardlink"
+
+
+def test_pyproject_counts_only_with_its_table(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    (inner / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.envguard]\nrefuse = 'block'\n")
+    assert find_root(inner) == tmp_path
+    assert open_project(inner, {"HOME": str(tmp_path)}).config.refuse == "block"
+
+
+def test_state_lies_in_the_project_or_by_prefix_in_the_state_home(tmp_path: Path) -> None:
+    (tmp_path / "p" / ".git").mkdir(parents=True)
+    assert open_project(tmp_path / "p", {}).state == tmp_path / "p" / ".envguard"
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    environ = {"XDG_STATE_HOME": str(tmp_path / "s")}
+    one = open_project(bare, environ, prefix="/venv/a").state
+    two = open_project(bare, environ, prefix="/venv/b").state
+    assert one.parent == tmp_path / "s" / "envguard"
+    assert one != two
