@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from envguard.model.drift import Drift
+from envguard.model.drift import Drift, Facet
 from envguard.model.evidence import Unknown
 
 Source = Literal["pylock", "rebuilt-wheel", "vault", "find-links", "fetched"]
@@ -47,22 +47,27 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waived(msgspec.Struct, frozen=True, kw_only=True):
-    """A drift that somebody answered for."""
+    """A drift that somebody answered for; `covers` are the "facet:subject" that it let through."""
 
     facet: str
     subject: str | None
     because: str
     author: str
     until: str | None
+    covers: tuple[str, ...] = ()
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One pre-flight check; `passing` marks a state that goes away by itself (a busy GPU), for code 75."""
+    """One pre-flight check; `passing` marks a state that goes away by itself (a busy GPU), for code 75.
+
+    `ok` is None where the check could not be made, which refuses as much as False does.
+    """
 
     check: str
     ok: bool | None
     detail: str
     passing: bool = False
+    facet: Facet = "system"
 
 
 class ChangeSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +104,7 @@ class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
     waived: tuple[Waived, ...]
     preflight: tuple[Check, ...]
     run: Run | None
+    notes: tuple[str, ...] = ()
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):

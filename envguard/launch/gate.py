@@ -1,0 +1,95 @@
+"""The gate: what stands against a start, what is waived, and which of the contract's codes says so. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from envguard.launch.waivers import Waiver
+from envguard.model.action import Check, Waived
+from envguard.model.drift import Drift
+from envguard.model.evidence import Unknown
+
+GO = 0
+UNDETERMINED = 3
+TRY_AGAIN = 75  # sysexits' EX_TEMPFAIL
+REFUSED = 78  # sysexits' EX_CONFIG
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was decided and why; `drifts`, `unknown` and `checks` are those that stand against the start."""
+
+    code: int
+    drifts: tuple[Drift, ...]
+    unknown: tuple[Unknown, ...]
+    checks: tuple[Check, ...]
+    waived: tuple[Waived, ...]
+    unused: tuple[Waiver, ...]
+    expired: tuple[Waiver, ...]
+
+    @property
+    def decision(self) -> Literal["go", "refuse", "retry"]:
+        if self.code == GO:
+            return "go"
+        return "retry" if self.code == TRY_AGAIN else "refuse"
+
+
+def decide(
+    drifts: Sequence[Drift],
+    unknown: Sequence[Unknown],
+    checks: Sequence[Check],
+    waivers: Sequence[Waiver],
+    refuse: Literal["warn", "block"],
+    now: str,
+) -> Verdict:
+    """Weighs a comparison and the pre-flight checks against the waivers.
+
+    A drift stands from `refuse` upwards; a check that failed or could not be made stands; what is undetermined
+    stands. Only `--waive unknown` covers what is undetermined: waiving a known drift of the same facet says nothing
+    about one that nobody has seen.
+    """
+    used: dict[Waiver, list[str]] = {}
+    in_force = [waiver for waiver in waivers if not waiver.expired(now)]
+
+    def stands(facet: str, subject: str) -> bool:
+        for waiver in in_force:
+            if waiver.covers(facet, subject):
+                used.setdefault(waiver, []).append(f"{facet}:{subject}")
+                return False
+        return True
+
+    grades = ("block",) if refuse == "block" else ("block", "warn")
+    against = tuple(d for d in drifts if d.severity in grades and stands(d.facet, d.subject))
+    unseen = tuple(u for u in unknown if stands("unknown", u.what))
+    failed = tuple(c for c in checks if c.ok is False and stands(c.facet, c.check))
+    unmade = tuple(c for c in checks if c.ok is None and stands("unknown", c.check))
+    return Verdict(
+        code=_code(against, failed, bool(unseen or unmade)),
+        drifts=against,
+        unknown=unseen,
+        checks=(*failed, *unmade),
+        waived=tuple(_waived(waiver, covered) for waiver, covered in used.items()),
+        unused=tuple(waiver for waiver in in_force if waiver not in used),
+        expired=tuple(waiver for waiver in waivers if waiver.expired(now)),
+    )
+
+
+def _code(drifts: Sequence[Drift], failed: Sequence[Check], undetermined: bool) -> int:
+    if drifts or any(not check.passing for check in failed):
+        return REFUSED
+    if undetermined:
+        return UNDETERMINED
+    return TRY_AGAIN if failed else GO
+
+
+def _waived(waiver: Waiver, covered: Sequence[str]) -> Waived:
+    return Waived(
+        facet=waiver.facet,
+        subject=waiver.subject,
+        because=waiver.because,
+        author=waiver.author,
+        until=waiver.until,
+        covers=tuple(covered),
+    )
