@@ -62,8 +62,15 @@ def _options() -> argparse.Namespace:
 
 
 def _log(options: argparse.Namespace, step: int, rate: float) -> None:
-    line = {"step": step, "time": time.time(), "loss": 2.0 + 8.0 / (step + 1), "tok_s": round(rate, 1)}
-    line.update({"q_pre": [50] * 5, "q_hs": 0, "samples": 902_087})
+    line = {
+        "step": step,
+        "time": time.time(),
+        "loss": 2.0 + 8.0 / (step + 1),
+        "tok_s": round(rate, 1),
+        "q_pre": [50] * 5,
+        "q_hs": 0,
+        "samples": 902_087,
+    }
     with open("checkpoints/train_log.jsonl", "a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")
 
