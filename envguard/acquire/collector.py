@@ -18,6 +18,7 @@ import re
 import stat as stat_module
 import subprocess
 import sys
+import threading
 import time
 
 # Environment variables that a witness may want. Everything else stays where it is: a variable that is not listed
@@ -220,6 +221,14 @@ def digest(path):
             hasher.update(view[:count])
 
 
+def chain(parts):
+    """sha256, hex, over a sequence of ("text", words) and ("file", path): the words in UTF-8 and whole files."""
+    hasher = hashlib.sha256()
+    for kind, value in parts:
+        hasher.update(value.encode("utf-8") if kind == "text" else read(value))
+    return hasher.hexdigest()
+
+
 def readlink(path):
     """Where a symbolic link points, as written."""
     return os.readlink(path)
@@ -275,14 +284,16 @@ def _proc_text(pid, name):
 
 
 def _maps(pid):
-    """Mapped files of a process: [(path, inode, deleted), …], each file once."""
-    seen = {}  # type: dict[tuple[str, int, bool], None]
+    """Mapped files of a process: [(path, inode, deleted, device), …], each file once."""
+    seen = {}  # type: dict[tuple[str, int, bool, int], None]
     for line in os.fsdecode(_proc_text(pid, "maps")).splitlines():
         parts = line.split(None, 5)
         if len(parts) == 6 and parts[5].startswith("/"):
             path = parts[5]
             deleted = path.endswith(" (deleted)")
-            seen[(path[: -len(" (deleted)")] if deleted else path, int(parts[4]), deleted)] = None
+            major, _, minor = parts[3].partition(":")
+            device = os.makedev(int(major, 16), int(minor, 16))
+            seen[(path[: -len(" (deleted)")] if deleted else path, int(parts[4]), deleted, device)] = None
     return sorted(seen)
 
 
@@ -331,7 +342,7 @@ def _process(pid, under, boot, ticks):
     pairs = attempt("environ", lambda: os.fsdecode(_proc_text(pid, "environ")).split("\0"), [])
     maps = attempt("maps", lambda: _maps(pid), [])
     prefixes = tuple(root.rstrip("/") + "/" for root in under)
-    paths = [path for path, _, _ in maps] + [exe or "", (cwd or "") + "/"] + argv[:2]
+    paths = [row[0] for row in maps] + [exe or "", (cwd or "") + "/"] + argv[:2]
     return {
         "pid": int(pid), "parent": int(fields[1]), "state": fields[0], "started": boot + int(fields[19]) / ticks,
         "uid": os.stat("/proc/%s" % pid).st_uid, "argv": redact_argv(argv), "exe": exe, "cwd": cwd,
@@ -362,6 +373,127 @@ def query(argv, cwd=None, timeout=20.0):
     return {"code": done.returncode, "out": os.fsdecode(done.stdout), "err": os.fsdecode(done.stderr)}
 
 
+# --- NVML: what the NVIDIA driver's library says, through pynvml where it is at hand, else through nvidia-smi ----
+
+NVML_TIMEOUT = 20.0
+
+
+def nvml():
+    """What NVML says, unjudged; each fact is ["is", value] or ["refused", NVML's error number, its words].
+
+    {"source": "pynvml", "start": fact, "driver": fact, "cuda": fact, "gpus": [{name: fact}], "links": [[i, j, {…}]]}
+    or {"source": "nvidia-smi", "code": …, "xml": …, "err": …} or {"source": null}: neither is at hand. UUIDs leave
+    the machine as digests only. A GPU that fell off its bus blocks NVML for good, so that it is asked in a thread
+    that may be left behind.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        return _nvidia_smi()
+    done = []  # type: list[dict[str, object]]
+    thread = threading.Thread(target=lambda: done.append(_ask_nvml(pynvml)), name="nvml", daemon=True)
+    thread.start()
+    thread.join(NVML_TIMEOUT)
+    if not done:
+        raise OSError(errno.ETIMEDOUT, "NVML gave no answer within %g s" % NVML_TIMEOUT)
+    return done[0]
+
+
+def _nvidia_smi():
+    try:
+        said = query(["nvidia-smi", "-q", "-x"], None, NVML_TIMEOUT)
+    except FileNotFoundError:
+        return {"source": None}
+    text = re.sub(r"(?s)<serial>.*?</serial>", "", said["out"])
+    text = re.sub(r"<uuid>\s*(.*?)\s*</uuid>", lambda m: "<uuid>%s</uuid>" % _uuid_digest(m.group(1)), text)
+    return {"source": "nvidia-smi", "code": said["code"], "xml": text, "err": said["err"]}
+
+
+def _uuid_digest(uuid):
+    return hashlib.sha256(uuid.encode("utf-8")).hexdigest()[:16]
+
+
+def _ask_nvml(library):
+    def fact(call, *arguments):
+        try:
+            value = call(*arguments)
+        except library.NVMLError as error:
+            return ["refused", int(getattr(error, "value", 999)), str(error)]
+        except AttributeError as error:  # an older pynvml, or a driver without this function
+            return ["refused", 13, str(error)]
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        return ["is", list(value) if isinstance(value, tuple) else value]
+
+    started = fact(lambda: library.nvmlInit())
+    if started[0] == "refused":
+        return {"source": "pynvml", "start": started}
+    try:
+        count = fact(lambda: library.nvmlDeviceGetCount())
+        handles, gpus = [], []
+        for index in range(count[1] if count[0] == "is" else 0):
+            try:
+                handle = library.nvmlDeviceGetHandleByIndex(index)
+            except library.NVMLError as error:
+                gpus.append({"handle": ["refused", int(error.value), str(error)]})
+                continue
+            handles.append((index, handle))
+            gpus.append(_ask_gpu(library, handle, fact))
+        return {
+            "source": "pynvml", "start": ["is", None], "count": count, "gpus": gpus,
+            "driver": fact(lambda: library.nvmlSystemGetDriverVersion()),
+            "cuda": fact(lambda: library.nvmlSystemGetCudaDriverVersion_v2()),
+            "links": _ask_links(library, handles, fact),
+        }  # fmt: skip
+    finally:
+        fact(lambda: library.nvmlShutdown())
+
+
+def _ask_gpu(library, handle, fact):
+    def instances():
+        found = []
+        for index in range(library.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            try:
+                part = library.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            except library.NVMLError_NotFound:
+                continue  # a slot without an instance
+            found.append(_text(library.nvmlDeviceGetName(part)))
+        return found
+
+    def processes():
+        return [[one.pid, one.usedGpuMemory] for one in library.nvmlDeviceGetComputeRunningProcesses(handle)]
+
+    return {
+        "name": fact(lambda: library.nvmlDeviceGetName(handle)),
+        "uuid_digest": fact(lambda: _uuid_digest(_text(library.nvmlDeviceGetUUID(handle)))),
+        "memory": fact(lambda: library.nvmlDeviceGetMemoryInfo(handle).total),
+        "used": fact(lambda: library.nvmlDeviceGetMemoryInfo(handle).used),
+        "capability": fact(lambda: library.nvmlDeviceGetCudaComputeCapability(handle)),
+        "mig": fact(lambda: library.nvmlDeviceGetMigMode(handle)),
+        "mig_instances": fact(instances),
+        "ecc": fact(lambda: library.nvmlDeviceGetEccMode(handle)),
+        "power_limit_mw": fact(lambda: library.nvmlDeviceGetEnforcedPowerLimit(handle)),
+        "processes": fact(processes),
+    }
+
+
+def _ask_links(library, handles, fact):
+    links = []
+    for at, (first, one) in enumerate(handles):
+        for second, other in handles[at + 1 :]:
+            facts = {
+                "ancestor": fact(lambda: library.nvmlDeviceGetTopologyCommonAncestor(one, other)),  # noqa: B023
+                "read": fact(lambda: library.nvmlDeviceGetP2PStatus(one, other, 0)),  # noqa: B023
+                "nvlink": fact(lambda: library.nvmlDeviceGetP2PStatus(one, other, 2)),  # noqa: B023
+            }
+            links.append([first, second, facts])
+    return links
+
+
+def _text(value):
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
 OPERATIONS = {
     function.__name__: function
     for function in (
@@ -371,12 +503,14 @@ OPERATIONS = {
         walk,
         read,
         digest,
+        chain,
         readlink,
         realpath,
         environ,
         machine,
         processes,
         query,
+        nvml,
     )
 }
 

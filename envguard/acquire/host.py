@@ -65,11 +65,15 @@ class Walk(msgspec.Struct, frozen=True):
 
 
 class Mapping(msgspec.Struct, frozen=True, array_like=True):
-    """A file mapped into a process; `deleted` when its name is gone, which is how a swap underneath shows."""
+    """A file mapped into a process; `deleted` when its name is gone, which is how a swap underneath shows.
+
+    `device` is the one that the kernel names in the map: on overlay and btrfs it is not the one that `stat` gives.
+    """
 
     path: str
     inode: int
     deleted: bool
+    device: int | None = None
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -158,6 +162,10 @@ class Host:
         """sha256 of a regular file, hex."""
         return str(self.call("digest", path))
 
+    def chain(self, parts: tuple[tuple[Literal["text", "file"], str], ...]) -> str:
+        """sha256, hex, over texts and whole files in the given order."""
+        return str(self.call("chain", parts))
+
     def readlink(self, path: str) -> str:
         return str(self.call("readlink", path))
 
@@ -178,6 +186,10 @@ class Host:
     def query(self, argv: tuple[str, ...], cwd: str | None = None, timeout: float = 20.0) -> Answer:
         """Asks a program that only answers (git, nvidia-smi, …); `FileNotFoundError` where it is not installed."""
         return Answer(**self.call("query", argv, cwd, timeout))
+
+    def nvml(self) -> dict[str, Any]:
+        """What NVIDIA's management library says, unjudged; see `collector.nvml`."""
+        return dict(self.call("nvml"))
 
 
 class LiveHost(Host):

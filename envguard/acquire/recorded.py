@@ -9,7 +9,7 @@ import posixpath
 from typing import Any
 
 from envguard.acquire.host import Host, NotRecorded
-from envguard.acquire.record import Node, RawStat, Record
+from envguard.acquire.record import PATHLESS, Node, RawStat, Record
 
 
 class RecordingHost(Host):
@@ -38,7 +38,7 @@ class BundleHost(Host):
         self.label = label
 
     def call(self, operation: str, *arguments: Any) -> Any:
-        if operation in ("environ", "machine", "processes", "query"):
+        if operation in PATHLESS:
             return self._asked(operation, arguments)
         return getattr(self, f"_{operation}")(*arguments)
 
