@@ -34,6 +34,8 @@ class Tokenizer:
         named: Mapping[str, str] | None = None,
     ) -> None:
         """``named`` are the special tokens that templates call by name, such as ``bos_token``."""
+        backend.no_truncation()  # a tokenizer.json may carry either, and would cut texts in silence
+        backend.no_padding()
         self._backend = backend
         self._template_source = chat_template
         self._template = _environment().from_string(chat_template) if chat_template else None

@@ -50,15 +50,25 @@ def open_gguf(config: TargetConfig, device: torch.device, dtype: torch.dtype, nu
     with located(config.path) as path:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        try:
-            reader = gguf.GGUFReader(path)
-        except (ValueError, OSError) as error:
-            raise ConfigError(f"cannot read {path.name} as GGUF: {error}") from error
+        reader = _reader(path)
         shape = read_shape(reader)
         model = read_model(reader, shape)
         tokenizer = read_tokenizer(reader)
     model = model.to(device=device, dtype=dtype)
     return OwnTarget(model, tokenizer, digest=digest, num_taps=num_taps, mask_token_id=config.mask_token_id)
+
+
+def open_gguf_tokenizer(config: TargetConfig) -> Tokenizer:
+    """The tokenizer alone."""
+    with located(config.path) as path:
+        return read_tokenizer(_reader(path))
+
+
+def _reader(path: Path) -> gguf.GGUFReader:
+    try:
+        return gguf.GGUFReader(path)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"cannot read {path.name} as GGUF: {error}") from error
 
 
 @contextmanager

@@ -39,34 +39,46 @@ def open_huggingface(
     config: TargetConfig, device: torch.device, dtype: torch.dtype, num_taps: int
 ) -> HuggingFaceTarget:
     """Loads the directory ``target.path``; nothing is fetched and no remote code is run."""
+    tokenizer = open_huggingface_tokenizer(config)
+    path = Path(config.path or "")
     try:
-        import transformers
-    except ImportError as error:
-        raise ConfigError("target.kind = 'hf' needs transformers: install the extra 'hf'") from error
+        model: Any = _transformers().AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"cannot load {path}: {error}") from error
+    return HuggingFaceTarget(model.to(device), tokenizer, path, num_taps=num_taps, mask_token_id=config.mask_token_id)
+
+
+def open_huggingface_tokenizer(config: TargetConfig) -> Tokenizer:
+    """The tokenizer alone; the tokens that end a response are the generation settings' where there are any."""
+    transformers = _transformers()
     path = Path(config.path or "")
     if not (path / "config.json").is_file():
         raise ConfigError(f"target.path: {path} holds no config.json")
     try:
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, local_files_only=True, trust_remote_code=False
-        )
         fast = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"cannot load {path}: {error}") from error
-    tokenizer = _tokenizer(fast, model, path)
-    return HuggingFaceTarget(model.to(device), tokenizer, path, num_taps=num_taps, mask_token_id=config.mask_token_id)
-
-
-def _tokenizer(fast: Any, model: Any, path: Path) -> Tokenizer:
+        raise ConfigError(f"cannot load the tokenizer of {path}: {error}") from error
     if not getattr(fast, "is_fast", False):
         raise ConfigError(f"{path} has no fast tokenizer (tokenizer.json)")
-    ends = [fast.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
-    flat = {number for end in ends for number in (end if isinstance(end, list) else [end])}
-    if not flat - {None}:
+    ends: set[int] = set() if fast.eos_token_id is None else {fast.eos_token_id}
+    if (path / "generation_config.json").is_file():
+        listed = json.loads((path / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id")
+        ends |= set(listed if isinstance(listed, list) else [] if listed is None else [listed])
+    if not ends:
         raise ConfigError(f"{path} names no end-of-sequence token")
     names = ("bos_token", "eos_token", "pad_token", "unk_token")
     named = {name: str(getattr(fast, name)) for name in names if getattr(fast, name) is not None}
-    return Tokenizer(fast.backend_tokenizer, chat_template=fast.chat_template, end_ids=flat - {None}, named=named)
+    return Tokenizer(fast.backend_tokenizer, chat_template=fast.chat_template, end_ids=ends, named=named)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError("target.kind = 'hf' needs transformers: install the extra 'hf'") from error
+    return transformers
 
 
 class HuggingFaceTarget:

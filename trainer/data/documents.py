@@ -1,0 +1,118 @@
+"""Lines of jsonl to token ids and labels, or to a reason why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ConfigError
+from trainer.tokenizer import Message, TextError, Tokenizer
+
+_ROLES = {"human": "user", "gpt": "assistant"}  # the names of the ShareGPT format
+
+
+@dataclass(frozen=True)
+class Document:
+    """Token ids, and True for each token that is a label."""
+
+    tokens: list[int]
+    supervised: list[bool]
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that gives no document, and why."""
+
+    file: str
+    line: int  # from 1
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.reason}"
+
+
+def read_documents(paths: Sequence[Path], tokenizer: Tokenizer) -> Iterator[Document | BadLine]:
+    """One value a line, in order; ConfigError where a file cannot be read."""
+    for path in paths:
+        for number, line in numbered_lines(path):
+            try:
+                yield encode(parse(line), tokenizer)
+            except TextError as error:
+                yield BadLine(str(path), number, str(error))
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers from 1; ConfigError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            yield from enumerate(file, start=1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse(line: bytes) -> str | list[Message]:
+    """A text, or a chat's messages with roles and contents as strings; TextError says what is wrong."""
+    if not line.strip():
+        raise TextError("an empty line")
+    try:
+        value = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise TextError("not UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise TextError(f"not JSON: {error.msg} at column {error.colno}") from error
+    except RecursionError as error:
+        raise TextError("JSON nested too deep") from error
+    if not isinstance(value, dict):
+        raise TextError(f"a {type(value).__name__}, not an object")
+    for key in ("messages", "conversations"):
+        if key in value:
+            return _messages(value[key], key)
+    if "text" not in value:
+        raise TextError("none of the keys messages, conversations, text")
+    return _string(value["text"], "text")
+
+
+def encode(content: str | list[Message], tokenizer: Tokenizer) -> Document:
+    """All of a text is labels; of a chat, the responses are."""
+    if isinstance(content, str):
+        tokens = tokenizer.encode_text(content)
+        return Document(tokens, [True] * len(tokens))
+    return Document(*tokenizer.encode_chat(content))
+
+
+def _messages(value: Any, key: str) -> list[Message]:
+    if not isinstance(value, list) or not value:
+        raise TextError(f"{key} is not a list of messages")
+    messages: list[Message] = []
+    for number, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise TextError(f"{key}[{number}] is not an object")
+        role = item.get("role", item.get("from"))
+        if not isinstance(role, str):
+            raise TextError(f"{key}[{number}] has no role")
+        content = item.get("content", item.get("value"))
+        if isinstance(content, list):
+            content = "".join(_part(part, f"{key}[{number}]") for part in content)
+        messages.append({"role": _ROLES.get(role, role), "content": _string(content, f"{key}[{number}].content")})
+    return messages
+
+
+def _part(value: Any, where: str) -> str:
+    if not isinstance(value, dict) or value.get("type") != "text":
+        raise TextError(f"{where} holds something other than text")
+    return _string(value.get("text"), f"{where}.text")
+
+
+def _string(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise TextError(f"{where} is not a string")
+    if not value.strip():
+        raise TextError(f"{where} is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise TextError(f"{where} holds half a surrogate pair") from error
+    return value

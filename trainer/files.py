@@ -1,0 +1,64 @@
+"""Files that are either whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """Yields a temporary sibling of ``path`` to fill; it becomes ``path`` only when the block succeeds.
+
+    Contents are on disk before the name is: a crash leaves either nothing or all of it. Raises
+    FileExistsError where ``path`` has come to exist meanwhile.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    try:
+        yield temporary
+        for folder, _, names in os.walk(temporary):
+            for name in names:
+                _sync(Path(folder, name))
+            _sync(Path(folder))
+        temporary.chmod(0o777 & ~_umask())  # mkdtemp's 0700 would shut out other readers of a shared disk
+        if path.exists():
+            raise FileExistsError(path)
+        temporary.rename(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file's content at once; its parent is made where missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    value = os.umask(0)
+    os.umask(value)
+    return value
