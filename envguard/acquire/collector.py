@@ -188,6 +188,36 @@ def walk(root, births=False, skip=()):
     return tuple(found), tuple(failed)
 
 
+def stats(root, names):
+    """What ties a content to its place, of many files at once: a flat [size, mtime, ctime, inode, …], times in ns.
+
+    Links are followed, since what an import reads is what counts. A file that cannot be seen has its negative errno
+    for a size, and EISDIR where it is no regular file. One flat list: half the cost of a tuple a file.
+    """
+    flat = []
+    prefix = root + "/"
+    for name in names:
+        try:
+            result = os.stat(prefix + name)
+        except OSError as error:
+            flat += (-(error.errno or errno.EIO), 0, 0, 0)
+            continue
+        except ValueError:  # a NUL in the name: no such file can be
+            flat += (-errno.ENOENT, 0, 0, 0)
+            continue
+        if stat_module.S_ISREG(result.st_mode):
+            # Overlay and cluster file systems set the top bit of an inode: kept to what a signed number holds.
+            flat += (result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino & 0x7FFFFFFFFFFFFFFF)
+        else:
+            flat += (-errno.EISDIR, 0, 0, 0)
+    return flat
+
+
+def order(path):
+    """Names in a directory as the kernel gives them: importlib.metadata takes the first of two that fit."""
+    return os.listdir(path)
+
+
 def read(path, limit=None, offset=0):
     """Bytes of a regular file: at most `limit` from `offset` (a negative offset counts from the end).
 
@@ -208,17 +238,21 @@ def read(path, limit=None, offset=0):
 
 def digest(path):
     """sha256 of a regular file's content, hex."""
-    hasher = hashlib.sha256()
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb", buffering=0) as stream:
-        if not stat_module.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        result = os.fstat(descriptor)
+        if not stat_module.S_ISREG(result.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
-        view = memoryview(bytearray(1 << 20))
+        # Most files of an environment are small: a buffer of their size costs less than clearing a large one.
+        view = memoryview(bytearray(min(result.st_size + 1, 1 << 20)))
+        hasher = hashlib.sha256()
         while True:
-            count = stream.readinto(view)
+            count = os.readv(descriptor, [view])
             if not count:
                 return hasher.hexdigest()
             hasher.update(view[:count])
+    finally:
+        os.close(descriptor)
 
 
 def chain(parts):
@@ -501,6 +535,8 @@ OPERATIONS = {
         stat_target,
         listing,
         walk,
+        stats,
+        order,
         read,
         digest,
         chain,

@@ -1,4 +1,4 @@
-"""The environment: which prefix is examined, which interpreter it belongs to, and its `sys.path`, without running it."""
+"""The environment: which prefix is examined, its interpreter, and its `sys.path`, without running anything."""
 
 from __future__ import annotations
 

@@ -33,6 +33,10 @@ class Node(msgspec.Struct, omit_defaults=True):
     pieces: tuple[tuple[int, int | None, str], ...] = ()
     """(offset, limit, sha256 of the bytes) of partial reads."""
     digest: str | None = None
+    key: tuple[int, int, int, int] | None = None
+    """(size, mtime, ctime, inode) of what the path leads to, or (-errno, 0, 0, 0), where only that was asked for."""
+    order: tuple[str, ...] | None = None
+    """Names in the order in which the kernel gave them."""
     error: tuple[int, str] | None = None
 
 
@@ -112,6 +116,11 @@ class Record:
             node.real = value
         elif operation == "digest":
             node.digest = value
+        elif operation == "stats":
+            for index, name in enumerate(arguments[1]):
+                self.node(f"{path}/{name}").key = tuple(value[4 * index : 4 * index + 4])
+        elif operation == "order":
+            node.order = tuple(value)
         elif operation == "read":
             self._learn_read(node, value, *arguments[1:])
         elif operation == "walk":

@@ -124,6 +124,27 @@ class BundleHost(Host):
             return hashlib.sha256(self.record.contents[node.content]).hexdigest()
         return str(self._field(path, node.digest, node))
 
+    def _stats(self, root: str, names: tuple[str, ...]) -> list[int]:
+        flat: list[int] = []
+        for name in names:
+            node = self.record.nodes.get(f"{root}/{name}")
+            if node is not None and node.key is not None:
+                flat += node.key
+                continue
+            try:
+                facts = self._stat_target(f"{root}/{name}")
+            except OSError as error:
+                flat += (-(error.errno or errno.EIO), 0, 0, 0)
+                continue
+            size = facts[2] if facts[0] == "file" else -errno.EISDIR
+            flat += (size, facts[8], facts[9], facts[6]) if size >= 0 else (size, 0, 0, 0)
+        return flat
+
+    def _order(self, path: str) -> tuple[str, ...]:
+        node = self._known(path)
+        found: tuple[str, ...] = self._field(path, node.order, node)
+        return found
+
     def _walk(self, root: str, births: bool = False, skip: tuple[str, ...] = ()) -> Any:
         found: list[Any] = []
         failed: list[tuple[str, str]] = []
