@@ -14,8 +14,10 @@ from pathlib import Path
 import msgspec
 
 from envguard.state.files import open_state, write_atomically
+from envguard.state.journal import host_part
 
 FORMAT = 1
+KEPT_DAYS = 60
 # A file that changed this shortly before it was looked at may change again without its ctime moving: the kernel's
 # clock for files ticks every 4 to 10 ms, and some file systems keep whole seconds only.
 RACY_NS = 50_000_000
@@ -39,22 +41,31 @@ class SeenPackage(msgspec.Struct, array_like=True):
     identity: str
     """sha256 (hex) of the normalised RECORD."""
     rows: int
-    bytes: int
-    paths: str
-    """Joined by NUL."""
+    size: int
+    paths: bytes
+    """Joined by NUL; as the file system has them, since not every name is text."""
     stats: bytes
-    """Four signed 64-bit numbers a file, as `Host.stats` gives them; zeros for a file that is to be looked at again."""
+    """Four signed 64-bit numbers a file, as `Host.stats` gives them; zeros: look at it again."""
     hashed: bool
     """Whether each file's content was held against RECORD, and not its size alone."""
-    departs: dict[str, str]
-    """Path → `sha256=…` of what is there, or "missing"."""
+    departs: bytes
+    """`path NUL sha256=…` or `path NUL missing` of each file that is not what RECORD says, joined by NUL."""
+    seen_at: int
+    """Seconds since the epoch, to a day: packages that were not there for long are dropped."""
+
+
+class SeenValue(msgspec.Struct, array_like=True):
+    """Something that was derived from contents, and a name for all that it was derived from."""
+
+    tie: str
+    value: bytes
 
 
 class _Content(msgspec.Struct):
     format: int
-    packages: dict[str, SeenPackage]
-    files: dict[str, SeenFile]
-    values: dict[str, bytes]
+    packages: dict[bytes, SeenPackage]
+    files: dict[bytes, SeenFile]
+    values: dict[str, SeenValue]
 
 
 class Digests:
@@ -62,40 +73,44 @@ class Digests:
 
     def __init__(self, content: _Content | None = None) -> None:
         known = content or _Content(FORMAT, {}, {}, {})
-        self.packages = known.packages
+        self._packages = known.packages
         self._files = known.files
         self._values = known.values
         self.changed = False
 
     def file(self, path: str, key: Key) -> str | None:
         """The sha256 (hex) of a file whose stat is still `key`, or None."""
-        seen = self._files.get(path)
+        seen = self._files.get(os.fsencode(path))
         return seen.digest if seen is not None and seen.key == key else None
 
     def learn_file(self, path: str, key: Key, digest: str, looked_at_ns: int) -> None:
-        """Keeps a digest; `key` was taken before hashing, at `looked_at_ns`. A file that may still move is not kept."""
+        """Keeps a digest unless the file may still move; `key` was taken before hashing, at `looked_at_ns`."""
         if not is_racy(key, looked_at_ns):
-            self._files[path] = SeenFile(key, digest)
+            self._files[os.fsencode(path)] = SeenFile(key, digest)
             self.changed = True
 
+    def package(self, directory: str) -> SeenPackage | None:
+        """What was last seen of the package whose dist-info is `directory`."""
+        return self._packages.get(os.fsencode(directory))
+
     def learn_package(self, directory: str, seen: SeenPackage) -> None:
-        self.packages[directory] = seen
+        self._packages[os.fsencode(directory)] = seen
         self.changed = True
 
-    def value(self, name: str) -> bytes | None:
-        """Something costly that was derived from contents; its name carries what it was derived from."""
-        return self._values.get(name)
+    def value(self, kind: str, tie: str) -> bytes | None:
+        """Something costly that was derived from contents, where it was derived from what `tie` names."""
+        seen = self._values.get(kind)
+        return seen.value if seen is not None and seen.tie == tie else None
 
-    def learn_value(self, name: str, value: bytes, kind: str) -> None:
-        """Keeps a derived value as the only one of its `kind` and subject (the name's part before the last colon)."""
-        stale = name.rpartition(":")[0] + ":"
-        for old in [known for known in self._values if known.startswith(stale) and known != name]:
-            del self._values[old]
-        self._values[name] = value
+    def learn_value(self, kind: str, tie: str, value: bytes) -> None:
+        """Keeps a derived value; there is one of each kind."""
+        self._values[kind] = SeenValue(tie, value)
         self.changed = True
 
     def encode(self) -> bytes:
-        return msgspec.msgpack.encode(_Content(FORMAT, self.packages, self._files, self._values))
+        oldest = int(time.time()) - KEPT_DAYS * 86_400
+        kept = {name: seen for name, seen in self._packages.items() if seen.seen_at > oldest}
+        return msgspec.msgpack.encode(_Content(FORMAT, kept, self._files, self._values))
 
 
 def is_racy(key: Key, looked_at_ns: int) -> bool:
@@ -105,30 +120,22 @@ def is_racy(key: Key, looked_at_ns: int) -> bool:
     return newest > looked_at_ns - margin
 
 
-def store_file(state: Path, host: str) -> Path:
+def store_file(state: Path) -> Path:
     """A store is a host's own: inode numbers and clocks of another host mean nothing here."""
-    return state / f"digests-{host}.msgpack"
+    return state / f"digests-{host_part()}.msgpack"
 
 
-def load(state: Path, host: str) -> Digests:
+def load(state: Path) -> Digests:
     """The store, or an empty one where there is none that can be read."""
     try:
-        return Digests(msgspec.msgpack.decode(store_file(state, host).read_bytes(), type=_Content))
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        content = msgspec.msgpack.decode(store_file(state).read_bytes(), type=_Content)
+    except (OSError, msgspec.MsgspecError):
         return Digests()
+    return Digests(content if content.format == FORMAT else None)
 
 
-def save(state: Path, host: str, digests: Digests) -> None:
+def save(state: Path, digests: Digests) -> None:
     """Writes what was learned. Raises OSError where the state folder cannot be written."""
     if digests.changed:
-        write_atomically(store_file(open_state(state), host), digests.encode())
+        write_atomically(store_file(open_state(state)), digests.encode())
         digests.changed = False
-
-
-def now_ns() -> int:
-    """The clock that file times are held against."""
-    return time.time_ns()
-
-
-def host_name() -> str:
-    return os.uname().nodename or "host"

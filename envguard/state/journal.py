@@ -19,10 +19,14 @@ from envguard import clock
 from envguard.state.files import locked, open_state
 
 
+def host_part(host: str | None = None) -> str:
+    """This (or the named) host in a file name; several hosts may share a state folder on a network mount."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", host or platform.node() or "host")
+
+
 def journal_file(state: Path, host: str | None = None) -> Path:
-    """The journal of this (or the named) host; several hosts may share a state folder on a network mount."""
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", host or platform.node() or "host")
-    return state / f"journal-{name}.jsonl"
+    """The journal of this (or the named) host."""
+    return state / f"journal-{host_part(host)}.jsonl"
 
 
 def append(state: Path, kind: str, entry: dict[str, Any], time: str | None = None) -> None:

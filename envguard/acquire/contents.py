@@ -1,0 +1,235 @@
+"""What lies on disk of each distribution, held against its RECORD: by stat of every file, by digest where it counts.
+
+A file is hashed where its package is watched (or all are: `deep`), where its size is not RECORD's, where it was
+written after the install ended, or where its stat is not the one that was last seen. What was seen is kept by
+(path, size, mtime, ctime, inode), so that looking again costs a stat a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fnmatch
+import hashlib
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from envguard.acquire.distributions import Distribution
+from envguard.acquire.host import Host
+from envguard.acquire.record_file import Row, build_identity, normalised, parse_record
+from envguard.acquire.section import Notes, reason
+from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Problem
+from envguard.state.digests import Digests, Key, SeenPackage, is_racy
+
+WATCHED = ("torch", "triton", "nvidia-*", "transformers", "flash-attn", "sglang", "vllm", "numpy")
+MISSING = "missing"
+# Installers write RECORD last; what bears a later time than this was written by somebody else.
+AFTER_INSTALL_NS = 2_000_000_000
+_ABSENT = (-errno.ENOENT, -errno.ENOTDIR, -errno.EISDIR, -errno.ELOOP)
+_DAY = 86_400
+
+Depth = Literal["stat", "watched", "deep"]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Of one distribution. `identity` is that of its RECORD; None where there is none that can be read."""
+
+    identity: str | None
+    departs: dict[str, str] = field(default_factory=dict)
+    """Path → `sha256=…` of what is there, or "missing"."""
+    files: int | None = None
+    bytes: int | None = None
+    depth: Depth = "stat"
+
+    @property
+    def build(self) -> str | None:
+        """The build identity: RECORD's, and the files that depart from it where any do."""
+        if self.identity is None or not self.departs:
+            return self.identity
+        lines = "".join(f"{path},{got}\n" for path, got in sorted(self.departs.items()))
+        return hashlib.sha256(f"{self.identity}\n{lines}".encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@dataclass(frozen=True)
+class AllContents:
+    """By dist-info directory, and what was met on the way."""
+
+    of: dict[str, Contents]
+    problems: tuple[Problem, ...]
+    unknown: tuple[Unknown, ...]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How far to look: `watch` are shell patterns of normalised names beside the usual ones."""
+
+    watch: tuple[str, ...] = ()
+    deep: bool = False
+
+    def depth(self, name: str) -> Depth:
+        if self.deep:
+            return "deep"
+        watched = any(fnmatch.fnmatchcase(name, pattern) for pattern in (*WATCHED, *self.watch))
+        return "watched" if watched else "stat"
+
+
+def read_contents(
+    host: Host,
+    distributions: Iterable[Distribution],
+    policy: Policy,
+    digests: Digests,
+    progress: Callable[[int], None] | None = None,
+) -> AllContents:
+    """Looks at every file of every distribution; `progress` is told of bytes as they are hashed."""
+    notes = Notes()
+    reader = _Reader(host, digests, notes, progress)
+    found = {each.directory: reader.read(each, policy.depth(each.name)) for each in distributions}
+    return AllContents(found, tuple(notes.problems), tuple(notes.unknown))
+
+
+class _Reader:
+    def __init__(self, host: Host, digests: Digests, notes: Notes, progress: Callable[[int], None] | None) -> None:
+        self.host = host
+        self.digests = digests
+        self.notes = notes
+        self.progress = progress
+
+    def read(self, dist: Distribution, depth: Depth) -> Contents:
+        key = _key(self.host.stats(dist.directory, ("RECORD",)), 0)
+        if key[0] < 0:
+            if key[0] not in _ABSENT:
+                self.notes.unseen(f"contents of {dist.name}", f"RECORD: {os.strerror(-key[0])}")
+            return Contents(None)
+        seen = self.digests.package(dist.directory)
+        if seen is not None and seen.record != key:
+            seen = None
+        rows = None if seen is not None else self._rows(dist)
+        if seen is None and rows is None:
+            return Contents(None)
+        names = _names(seen) if seen is not None else [row.path for row in rows or ()]
+        looked_at = time.time_ns()
+        stats = self.host.stats(dist.location, names)
+        if seen is not None and stats.tobytes() == seen.stats and (seen.hashed or depth == "stat"):
+            self._remember_day(dist, seen)
+            return _contents(seen, depth)
+        rows = rows if rows is not None else self._rows(dist)
+        if rows is None or len(rows) * 4 != len(stats):
+            self.notes.unseen(f"contents of {dist.name}", "RECORD changed while it was read")
+            return Contents(None)
+        return self._examine(dist, depth, key, rows, stats, seen, looked_at)
+
+    def _rows(self, dist: Distribution) -> tuple[Row, ...] | None:
+        try:
+            record = parse_record(self.host.read(f"{dist.directory}/RECORD"))
+        except OSError as error:
+            self.notes.unseen(f"contents of {dist.name}", f"RECORD: {reason(error)}")
+            return None
+        for says in record.problems:
+            self.notes.problem("record-damaged", dist.name, f"RECORD: {says}", f"{dist.directory}/RECORD")
+        return normalised(record.rows) if record.rows else None
+
+    def _remember_day(self, dist: Distribution, seen: SeenPackage) -> None:
+        if time.time() - seen.seen_at > _DAY:
+            seen.seen_at = int(time.time())
+            self.digests.learn_package(dist.directory, seen)
+
+    def _examine(
+        self,
+        dist: Distribution,
+        depth: Depth,
+        record: Key,
+        rows: tuple[Row, ...],
+        stats: array[int],
+        seen: SeenPackage | None,
+        looked_at: int,
+    ) -> Contents:
+        """Decides for each file whether it must be hashed, and keeps the outcome."""
+        before = array("q", seen.stats) if seen is not None else None
+        known = _departs(seen) if seen is not None else {}
+        hashing = depth != "stat"
+        trust = seen is not None and (seen.hashed or not hashing)
+        departs: dict[str, str] = {}
+        unseen = 0
+        for index, row in enumerate(rows):
+            at = 4 * index
+            now = _key(stats, at)
+            if before is not None and trust and now == _key(before, at):
+                if row.path in known:
+                    departs[row.path] = known[row.path]
+                continue
+            cause = hashing or before is not None or now[0] != row.size or now[1] > record[1] + AFTER_INSTALL_NS
+            if now[0] in _ABSENT:
+                departs[row.path] = MISSING
+            elif now[0] < 0:
+                unseen += 1
+                self.notes.unseen(f"{dist.location}/{row.path}", os.strerror(-now[0]))
+            elif cause:
+                got = self._digest(dist, row, now[0])
+                if got is None:
+                    unseen += 1
+                    stats[at] = 0
+                elif got != row.hash:
+                    departs[row.path] = got
+            if is_racy(now, looked_at):
+                stats[at : at + 4] = array("q", (0, 0, 0, 0))
+        made = SeenPackage(
+            record=record,
+            identity=build_identity(rows),
+            rows=len(rows),
+            size=sum(max(0, stats[at]) for at in range(0, len(stats), 4)),
+            paths="\0".join(row.path for row in rows).encode("utf-8", "surrogateescape"),
+            stats=stats.tobytes(),
+            hashed=hashing or (trust and seen is not None and seen.hashed),
+            departs="\0".join(word for pair in departs.items() for word in pair).encode("utf-8", "surrogateescape"),
+            seen_at=int(time.time()),
+        )
+        if not unseen and not is_racy(record, looked_at):
+            self.digests.learn_package(dist.directory, made)
+        return _contents(made, depth)
+
+    def _digest(self, dist: Distribution, row: Row, size: int) -> str | None:
+        """`sha256=…` of a file as RECORD writes it; None, and a note, where it cannot be held against RECORD."""
+        path = f"{dist.location}/{row.path}"
+        if row.hash is None or not row.hash.startswith("sha256="):
+            self.notes.unseen(path, f"RECORD holds no sha256 of it but {str(row.hash).partition('=')[0]}")
+            return None
+        try:
+            digest = self.host.digest(path)
+        except FileNotFoundError:
+            return MISSING
+        except OSError as error:
+            self.notes.unseen(path, error)
+            return None
+        if self.progress is not None:
+            self.progress(size)
+        return record_hash(digest)
+
+
+def record_hash(digest: str) -> str:
+    """A hex sha256 as RECORD writes it."""
+    return "sha256=" + base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
+
+
+def _key(stats: array[int], at: int) -> Key:
+    return (stats[at], stats[at + 1], stats[at + 2], stats[at + 3])
+
+
+def _names(seen: SeenPackage) -> list[str]:
+    return seen.paths.decode("utf-8", "surrogateescape").split("\0") if seen.paths else []
+
+
+def _departs(seen: SeenPackage) -> dict[str, str]:
+    if not seen.departs:
+        return {}
+    words = seen.departs.decode("utf-8", "surrogateescape").split("\0")
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _contents(seen: SeenPackage, depth: Depth) -> Contents:
+    return Contents(seen.identity, _departs(seen), seen.rows, seen.size, depth)
