@@ -17,7 +17,7 @@ from trainer.errors import ConfigError
 from trainer.targets import open_target
 from trainer.targets.generation import generate
 from trainer.targets.gguf_file import unpermute_heads
-from trainer.targets.interface import DecodableTarget, choose_mask_id, tap_layers
+from trainer.targets.interface import DecodableTarget, choose_mask_id
 
 CPU = torch.device("cpu")
 DOCUMENTS = [[7, 30, 31, 9], [8, 40], [100, 101, 102, 103, 104, 105, 106], [55, 56, 57]]
@@ -197,21 +197,6 @@ def test_random_weights_say_so_and_follow_their_seed() -> None:
     torch.testing.assert_close(first.lm_head(), again.lm_head(), rtol=0, atol=0)
     other = open_target(TargetConfig(kind="random", shape="tiny", seed=1), CPU, torch.float32, 5)
     assert other.identity() != first.identity()
-
-
-@pytest.mark.parametrize(
-    ("layers", "expected"),
-    [(64, (1, 16, 31, 46, 61)), (36, (1, 9, 17, 25, 33)), (30, (1, 8, 14, 20, 27)), (8, (1, 2, 3, 4, 5))],
-)
-def test_five_taps(layers: int, expected: tuple[int, ...]) -> None:
-    assert tap_layers(layers, 5) == expected
-
-
-def test_taps_that_would_repeat_are_refused() -> None:
-    assert tap_layers(36, 1) == (18,)
-    for layers in range(1, 8):
-        with pytest.raises(ConfigError, match="repeat"):
-            tap_layers(layers, 5)
 
 
 def test_a_missing_model_says_how_to_get_it(tmp_path: Path) -> None:

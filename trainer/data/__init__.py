@@ -66,7 +66,7 @@ class Dataset:
         return DataReport(meta.counts, tuple(meta.bad_lines), len(rows), sum(row.length for row in rows))
 
     @property
-    def row_lengths(self) -> tuple[int, ...]:
+    def lengths(self) -> tuple[int, ...]:
         """The static lengths that rows have, ascending."""
         return self._allowed
 

@@ -40,7 +40,7 @@ def _counts(dataset: Dataset) -> Table:
         ("cut at the greatest length", f"{counts.truncated:,}"),
         ("tokens", f"{counts.tokens:,}"),
         ("labels", f"{counts.supervised:,} ({counts.supervised / counts.tokens:.1%})"),
-        ("rows of epoch 0", f"{report.rows:,} of {', '.join(map(str, dataset.row_lengths))} tokens"),
+        ("rows of epoch 0", f"{report.rows:,} of {', '.join(map(str, dataset.lengths))} tokens"),
         ("packing efficiency", f"{report.efficiency:.1%}"),
         ("digest", dataset.digest[:16]),
     ):

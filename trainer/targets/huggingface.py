@@ -27,8 +27,8 @@ from torch.nn import functional
 from trainer.batch import PackedBatch, TargetFeatures
 from trainer.config import TargetConfig
 from trainer.errors import ConfigError
-from trainer.shapes import shape_of_hf
-from trainer.targets.interface import BatchSession, Extension, Session, choose_mask_id, tap_layers
+from trainer.shapes import shape_of_hf, tap_layers
+from trainer.targets.interface import BatchSession, Extension, Session, choose_mask_id
 from trainer.targets.own import document_bounds
 from trainer.tokenizer import Tokenizer
 

@@ -74,24 +74,6 @@ class DecodableTarget(Target, Protocol):
         ...
 
 
-def tap_layers(num_layers: int, num_taps: int) -> tuple[int, ...]:
-    """The tapped layers, 0-based: evenly spread, the last three left out.
-
-    >>> tap_layers(64, 5), tap_layers(30, 5), tap_layers(36, 1)
-    ((1, 16, 31, 46, 61), (1, 8, 14, 20, 27), (18,))
-
-    Raises ConfigError where so few layers would give a tap twice, or one that the target does not have.
-    """
-    if num_taps == 1:
-        return (num_layers // 2,)
-    taps = tuple(round(1 + i * (num_layers - 4) / (num_taps - 1)) for i in range(num_taps))
-    if len(set(taps)) < num_taps or not 0 <= min(taps) <= max(taps) < num_layers or num_layers < 5:
-        raise ConfigError(
-            f"model.num_taps = {num_taps} does not fit a target of {num_layers} layers: taps would repeat"
-        )
-    return taps
-
-
 def choose_mask_id(tokenizer: Tokenizer, vocab_size: int, asked: int | None = None) -> int:
     """The id of MASK: one that the target never reads or writes.
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainer.batch import PackedBatch, TargetFeatures
-from trainer.targets.interface import BatchSession, Extension, Session, choose_mask_id, tap_layers
+from trainer.shapes import tap_layers
+from trainer.targets.interface import BatchSession, Extension, Session, choose_mask_id
 from trainer.targets.transformer import KeyValueCache, Transformer, attend_by_document, attend_varlen
 from trainer.tokenizer import Tokenizer
 
