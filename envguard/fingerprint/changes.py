@@ -1,0 +1,189 @@
+"""What differs between two fingerprints besides packages: interpreter, caches, code, config, data, variables.
+
+The machine (driver, GPUs, memory, system) is compared in `machine_changes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from envguard.fingerprint.rules import Change
+from envguard.fingerprint.units import counted, size
+from envguard.model.drift import Facet
+from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Code, CompileCache, FileSet, Fingerprint
+
+Differences = Iterator[Change | Unknown]
+_ALIVE = ("VALID", "MIXED")
+
+
+def not_recorded(facet: Facet, first_lacks: bool) -> Unknown:
+    """One side never looked at this: it can be neither equal nor different."""
+    return Unknown(facet, f"not recorded in {'A' if first_lacks else 'B'}")
+
+
+def python_changes(a: Fingerprint, b: Fingerprint) -> Differences:
+    """The interpreter; where its prefix lies is no difference."""
+    for field in ("implementation", "abi", "platform", "version"):
+        was, now = getattr(a.python, field), getattr(b.python, field)
+        if was == now:
+            continue
+        if was is None or now is None:
+            yield Unknown(f"python {field}", f"{'A' if was is None else 'B'} does not know it")
+        else:
+            minor = field == "version" and was.split(".")[:2] != now.split(".")[:2]
+            yield Change("python", "minor" if minor else field, "changed", was, now)
+
+
+def cache_changes(a: Fingerprint, b: Fingerprint) -> Differences:
+    """Compile caches, by kind: the path may differ (a user's name is in the default one)."""
+    if a.compile_cache is None or b.compile_cache is None:
+        if (a.compile_cache is None) != (b.compile_cache is None):
+            yield not_recorded("compile_cache", a.compile_cache is None)
+        return
+    old, new = _by_kind(a.compile_cache), _by_kind(b.compile_cache)
+    for subject in sorted(old.keys() | new.keys()):
+        change = _cache_change(subject, old.get(subject), new.get(subject))
+        if change is not None:
+            yield change
+
+
+def _by_kind(caches: tuple[CompileCache, ...]) -> dict[str, CompileCache]:
+    """`inductor`, `triton`; a second one of a kind is named with its path."""
+    found: dict[str, CompileCache] = {}
+    for cache in caches:
+        found[cache.kind if cache.kind not in found else f"{cache.kind} {cache.path}"] = cache
+    return found
+
+
+def _cache_change(subject: str, old: CompileCache | None, new: CompileCache | None) -> Change | Unknown | None:
+    was, now = _contents(old), _contents(new)
+    for side, cache in (("A", old), ("B", new)):
+        if cache is not None and cache.verdict == "UNKNOWN":
+            return Unknown(f"compile_cache {subject}", f"{side}: {cache.why or 'its entries could not be judged'}")
+    kind = _cache_kind(old, new)
+    return None if kind is None else Change("compile_cache", subject, kind, was, now, (new and new.why) or "")
+
+
+def _cache_kind(old: CompileCache | None, new: CompileCache | None) -> str | None:
+    had = old is not None and old.verdict != "EMPTY"
+    if new is None or new.verdict == "EMPTY":
+        return "cleared" if had else None
+    if old is None or not had:
+        return {"UNSAFE": "unsafe", "FOREIGN": "foreign", "MIXED": "mixed"}.get(new.verdict, "warmed")
+    if new.verdict != old.verdict:
+        return {"UNSAFE": "unsafe", "FOREIGN": "foreign", "MIXED": "mixed"}.get(new.verdict, "changed")
+    if new.bytes is not None and old.bytes is not None and new.bytes * 2 < old.bytes:
+        return "shrunk"
+    return "changed" if (old.digest, old.bytes, old.entries) != (new.digest, new.bytes, new.entries) else None
+
+
+def _contents(cache: CompileCache | None) -> str | None:
+    return None if cache is None else size(cache.bytes)
+
+
+def code_changes(a: Fingerprint, b: Fingerprint) -> Differences:
+    """Git trees that the run executes from, by path; one tree on each side is the same tree, wherever it lies."""
+    if a.code is None or b.code is None:
+        if (a.code is None) != (b.code is None):
+            yield not_recorded("code", a.code is None)
+        return
+    old, new = {tree.path: tree for tree in a.code}, {tree.path: tree for tree in b.code}
+    if len(old) == len(new) == 1:
+        yield from _tree(next(iter(old.values())), next(iter(new.values())))
+        return
+    for path in sorted(old.keys() | new.keys()):
+        if path not in new:
+            yield Change("code", path, "removed", old[path].commit, None)
+        elif path not in old:
+            yield Change("code", path, "added", None, new[path].commit, "not recorded before")
+        else:
+            yield from _tree(old[path], new[path])
+
+
+def _tree(old: Code, new: Code) -> Differences:
+    subject = new.path
+    if old.commit != new.commit:
+        if old.commit is None or new.commit is None:
+            yield Unknown(f"code {subject}", f"{'A' if old.commit is None else 'B'} does not know its commit")
+        else:
+            yield Change("code", subject, "changed", old.commit, new.commit)
+    elif old.branch != new.branch:
+        yield Change("code", subject, "branch", old.branch, new.branch, "the same commit on another branch")
+    yield from _edits(subject, old, new)
+    if old.untracked_digest != new.untracked_digest and None not in (old.untracked_digest, new.untracked_digest):
+        detail = "files that git does not track differ"
+        yield Change("code", subject, "untracked", old.untracked_digest, new.untracked_digest, detail)
+    for name in sorted(old.submodules.keys() | new.submodules.keys()):
+        was, now = old.submodules.get(name), new.submodules.get(name)
+        if was != now:
+            yield Change("code", f"{subject}/{name}", "submodule", was, now)
+
+
+def _edits(subject: str, old: Code, new: Code) -> Differences:
+    if old.dirty is None or new.dirty is None:
+        if old.dirty != new.dirty:
+            yield Unknown(
+                f"code {subject}", f"{'A' if old.dirty is None else 'B'} does not know its uncommitted edits"
+            )
+        return
+    files = ", ".join(new.dirty_files) or "files not named"
+    if new.dirty and not old.dirty:
+        yield Change("code", subject, "dirty", None, new.diff_digest, files)
+    elif old.dirty and not new.dirty:
+        yield Change("code", subject, "clean", old.diff_digest, None)
+    elif new.dirty and old.diff_digest != new.diff_digest:
+        yield Change("code", subject, "edited", old.diff_digest, new.diff_digest, files)
+
+
+def file_changes(a: Fingerprint, b: Fingerprint) -> Differences:
+    """Configured config and data files."""
+    yield from _file_sets("config", a.config, b.config)
+    yield from _file_sets("data", a.data, b.data)
+
+
+def _file_sets(
+    facet: Literal["config", "data"], old: tuple[FileSet, ...] | None, new: tuple[FileSet, ...] | None
+) -> Differences:
+    if old is None or new is None:
+        if (old is None) != (new is None):
+            yield not_recorded(facet, old is None)
+        return
+    before, after = {item.path: item for item in old}, {item.path: item for item in new}
+    for path in sorted(before.keys() | after.keys()):
+        was, now = before.get(path), after.get(path)
+        if was is None or now is None:
+            kind = "added" if was is None else "removed"
+            yield Change(facet, path, kind, _amount(was), _amount(now))
+        elif was.digest is None or now.digest is None:
+            if was != now:
+                yield _without_digest(facet, was, now)
+        elif was.digest != now.digest:
+            a, b = _amount(was), _amount(now)
+            yield Change(facet, path, "changed", *((a, b) if a != b else (was.digest, now.digest)))
+
+
+def _without_digest(facet: Facet, was: FileSet, now: FileSet) -> Change | Unknown:
+    """Sizes can prove a difference, but never that there is none."""
+    if None not in (was.bytes, now.bytes) and (was.bytes, was.rows, was.files) != (now.bytes, now.rows, now.files):
+        return Change(facet, now.path, "changed", _amount(was), _amount(now))
+    return Unknown(f"{facet} {now.path}", f"no digest in {'A' if was.digest is None else 'B'}")
+
+
+def _amount(item: FileSet | None) -> str | None:
+    if item is None:
+        return None
+    return counted(item.rows, "row") or size(item.bytes) or item.digest
+
+
+def variable_changes(a: Fingerprint, b: Fingerprint) -> Differences:
+    """Environment variables that envguard looks at; a secret's value is known to neither side."""
+    if a.env is None or b.env is None:
+        if (a.env is None) != (b.env is None):
+            yield not_recorded("env", a.env is None)
+        return
+    old, new = a.env.variables, b.env.variables
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            yield Change("env", name, "changed", old.get(name), new.get(name))

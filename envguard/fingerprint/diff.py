@@ -1,0 +1,105 @@
+"""Two fingerprints in, a graded answer out. Pure: what was not recorded is not looked up here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from envguard.config import PolicyRule
+from envguard.fingerprint.changes import (
+    cache_changes,
+    code_changes,
+    file_changes,
+    python_changes,
+    variable_changes,
+)
+from envguard.fingerprint.machine_changes import facet_of_unknown, machine_changes
+from envguard.fingerprint.package_changes import facet_of, package_changes
+from envguard.fingerprint.rules import Change, check_policy, grade, policy_for
+from envguard.model.drift import FACETS, DiffReport, Drift, Facet, Side
+from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Fingerprint, Problem
+
+_SEVERITY = {"block": 0, "warn": 1, "info": 2}
+_EFFECT = {"breaks": 0, "numerics": 1, "performance": 2, "none": 3}
+
+
+def compare(
+    a: Fingerprint,
+    b: Fingerprint,
+    policy: Sequence[PolicyRule] = (),
+    a_label: str = "A",
+    b_label: str = "B",
+) -> DiffReport:
+    """Drift from `a` to `b`, worst first. What is undetermined on either side is in `unknown`, never a match.
+
+    Raises `UsageError` for a policy that names no facet.
+    """
+    check_policy(policy)
+    found = list(differences(a, b))
+    changes = [item for item in found if isinstance(item, Change)]
+    unknown = [item for item in found if isinstance(item, Unknown)]
+    return report(changes, unknown, policy, Side(id=a.id, label=a_label), Side(id=b.id, label=b_label))
+
+
+def report(
+    changes: Iterable[Change], unknown: Iterable[Unknown], policy: Sequence[PolicyRule], a: Side, b: Side
+) -> DiffReport:
+    """Grades and orders. A policy for facet `unknown` that says "info" answers for what is undetermined."""
+    drifts = [grade(change, policy) for change in changes]
+    undetermined = []
+    for item in dict.fromkeys(unknown):
+        answered = policy_for(policy, "unknown", item.what)
+        if answered is not None and answered.facet == "unknown" and answered.severity == "info":
+            drifts.append(grade(Change("unknown", item.what, "undetermined", detail=item.why), policy))
+        else:
+            undetermined.append(item)
+    drifts.sort(key=_order)
+    match = not undetermined and all(drift.severity == "info" for drift in drifts)
+    return DiffReport(a=a, b=b, match=match, drifts=tuple(drifts), unknown=tuple(undetermined))
+
+
+def _order(drift: Drift) -> tuple[int, int, int, str]:
+    return _SEVERITY[drift.severity], _EFFECT[drift.effect], FACETS.index(drift.facet), drift.subject
+
+
+def differences(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:
+    """Every difference and everything undetermined, ungraded."""
+    yield from package_changes(a, b)
+    yield from python_changes(a, b)
+    yield from machine_changes(a, b)
+    yield from cache_changes(a, b)
+    yield from code_changes(a, b)
+    yield from file_changes(a, b)
+    yield from variable_changes(a, b)
+    yield from _problems(a, b)
+    yield from _unknown(a, b)
+
+
+def _unknown(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:
+    """What one side could not tell is undetermined; what neither could, for one reason, is equal but for the GPU."""
+    both = set(a.unknown) & set(b.unknown)
+    for item in dict.fromkeys((*a.unknown, *b.unknown)):
+        if item not in both or facet_of_unknown(item.what) == "gpu":
+            yield item
+        else:
+            yield Change("unknown", item.what, "both", None, None, item.why)
+    if a.gpus is None and b.gpus is None and not any(facet_of_unknown(item.what) == "gpu" for item in b.unknown):
+        yield Unknown("gpu", "not recorded on either side")
+
+
+def _problems(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
+    """Findings about B's environment that A's had not."""
+    known = {(problem.kind, problem.subject) for problem in a.problems}
+    for problem in b.problems:
+        if (problem.kind, problem.subject) not in known:
+            yield Change(_facet_of_problem(problem), problem.subject, f"problem:{problem.kind}", detail=problem.says)
+
+
+def _facet_of_problem(problem: Problem) -> Facet:
+    first = problem.kind.replace("_", "-").split("-")[0]
+    facets: dict[str, Facet] = {
+        "torch": "torch", "triton": "torch", "library": "torch", "cuda": "cuda", "driver": "driver", "gpu": "gpu",
+        "nvml": "gpu", "compile": "compile_cache", "cache": "compile_cache", "code": "code", "git": "code",
+        "config": "config", "data": "data", "python": "python", "system": "system", "pair": "torch",
+    }  # fmt: skip
+    return facets.get(first) or facet_of(problem.subject)

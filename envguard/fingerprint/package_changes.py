@@ -1,0 +1,198 @@
+"""What differs between the packages of two fingerprints: versions, builds, edits, what is broken by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from envguard.fingerprint.requirements import Requirements, check_requirements
+from envguard.fingerprint.rules import Change, is_torch_stack
+from envguard.model.drift import Facet
+from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Fingerprint, Package, Torch
+
+TRITONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm")
+_FILES_NAMED = 4
+
+
+def facet_of(name: str) -> Facet:
+    """Where a package is reported: torch and triton, CUDA's run-time wheels, or the rest."""
+    if name == "torch" or name in TRITONS:
+        return "torch"
+    return "cuda" if name.startswith("nvidia-") and is_torch_stack(name) else "packages"
+
+
+def picked(fingerprint: Fingerprint) -> dict[str, Package]:
+    """Name → the distribution that import picks (the first on the path)."""
+    found: dict[str, Package] = {}
+    for package in fingerprint.packages:
+        found.setdefault(package.name, package)
+    return found
+
+
+def full_version(fingerprint: Fingerprint, package: Package) -> str | None:
+    """The version with its local tag: PyPI's torch has it in version.py and not in its metadata."""
+    if package.name == "torch" and fingerprint.torch is not None and fingerprint.torch.version:
+        return fingerprint.torch.version
+    return package.version
+
+
+def package_changes(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:
+    """Every difference in packages, CUDA wheels and the torch build."""
+    before, after = picked(a), picked(b)
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name), after.get(name)
+        if old is None and new is not None:
+            yield Change(facet_of(name), name, "added", None, full_version(b, new))
+        elif new is None and old is not None:
+            yield Change(facet_of(name), name, "removed", full_version(a, old), None)
+        elif old is not None and new is not None:
+            yield from _between(a, b, old, new)
+    yield from _by_version_only(before, after)
+    if "torch" not in before and "torch" not in after:
+        yield from _torch_without_metadata(a.torch, b.torch)
+    yield from _cuda_build(a, b)
+    yield from _shadowed(a, b)
+    yield from _requirements(a, b)
+
+
+def _between(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iterator[Change | Unknown]:
+    name, facet = old.name, facet_of(old.name)
+    was, now = full_version(a, old), full_version(b, new)
+    if was != now or old.version != new.version:
+        kind = _torch_kind(a.torch, b.torch) if name == "torch" else "changed"
+        if was == now:
+            was, now = old.version, new.version
+        yield Change(facet, name, kind, was, now)
+        if new.departs:
+            yield Change(facet, name, "patched", old.build, new.build, _files(list(new.departs)))
+        return
+    yield from _same_version(a, b, old, new)
+    if (old.editable is None) != (new.editable is None):
+        where = f"editable, from {new.editable}" if new.editable else "no longer editable"
+        yield Change(facet, name, "origin", old.editable, new.editable, where)
+
+
+def _torch_kind(old: Torch | None, new: Torch | None) -> str:
+    if old is None or new is None:
+        return "changed"
+    had, has = bool(old.cuda or old.hip), bool(new.cuda or new.hip)
+    if new.version is None or old.version is None or had == has:
+        return "changed"
+    return "cpu" if had else "gpu-build"
+
+
+def _same_version(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iterator[Change | Unknown]:
+    name, facet = old.name, facet_of(old.name)
+    if name == "torch" and a.torch and b.torch and _torch_kind(a.torch, b.torch) != "changed":
+        yield Change(facet, name, _torch_kind(a.torch, b.torch), a.torch.cuda or "CPU", b.torch.cuda or "CPU")
+        return
+    if old.editable is not None and new.editable is not None:
+        return  # its content is its source tree's, which `code` compares
+    if old.build is None or new.build is None:
+        if old.build != new.build:
+            yield Unknown(
+                f"{facet}: build of {name}", _no_build("A", old) if old.build is None else _no_build("B", new)
+            )
+        return
+    if old.build == new.build:
+        return
+    fresh = [path for path in new.departs if path not in old.departs]
+    gone = [path for path in old.departs if path not in new.departs]
+    if fresh:
+        yield Change(facet, name, "patched", old.build, new.build, _files(fresh))
+    elif gone and old.depth != "stat" and new.depth == "stat":
+        why = f"{_files(gone)} departed from RECORD, and contents were not read on the other side (use --deep)"
+        yield Unknown(f"{facet}: build of {name}", why)
+    elif gone:
+        yield Change(facet, name, "mended", old.build, new.build, _files(gone))
+    else:
+        detail = _torch_detail(a.torch, b.torch) if name == "torch" else ""
+        yield Change(facet, name, "rebuilt", old.build, new.build, detail or "its RECORD lists other content")
+
+
+def _by_version_only(before: dict[str, Package], after: dict[str, Package]) -> Iterator[Change]:
+    """Packages of which neither side has a build identity: told once, and not once each."""
+    names = [
+        name
+        for name in sorted(before.keys() & after.keys())
+        if before[name].build is None and after[name].build is None and before[name].editable is None
+    ]
+    if names:
+        detail = f"{_files(names)}: no RECORD, so that only versions were compared"
+        yield Change("unknown", "builds", "both", None, None, detail)
+
+
+def _no_build(side: str, package: Package) -> str:
+    return f"{side} has no RECORD of {package.name} to take it from (installed by {package.installer or 'unknown'})"
+
+
+def _files(paths: list[str]) -> str:
+    named = ", ".join(paths[:_FILES_NAMED])
+    return named if len(paths) <= _FILES_NAMED else f"{named} and {len(paths) - _FILES_NAMED} more"
+
+
+def _torch_detail(old: Torch | None, new: Torch | None) -> str:
+    """What tells two builds of one version apart, in words."""
+    if old is None or new is None:
+        return ""
+    said = []
+    if old.git_version != new.git_version:
+        said.append(f"git {_short(old.git_version)} → {_short(new.git_version)}")
+    if old.cuda != new.cuda:
+        said.append(f"CUDA {old.cuda or 'none'} → {new.cuda or 'none'}")
+    both = old.libraries.keys() & new.libraries.keys()
+    others = sorted(name for name in both if old.libraries[name] != new.libraries[name])
+    if others:
+        said.append(f"build-id of {_files(others)}")
+    return "; ".join(said)
+
+
+def _short(commit: str | None) -> str:
+    return commit[:10] if commit else "unknown"
+
+
+def _torch_without_metadata(old: Torch | None, new: Torch | None) -> Iterator[Change]:
+    # A torch that runs from a source tree on the path has no dist-info.
+    was, now = old.version if old else None, new.version if new else None
+    if old is None and new is None:
+        return
+    if old is None or new is None:
+        yield Change("torch", "torch", "added" if old is None else "removed", was, now)
+    elif was != now:
+        yield Change("torch", "torch", _torch_kind(old, new), was, now)
+    elif detail := _torch_detail(old, new):
+        yield Change("torch", "torch", "rebuilt", was, now, detail)
+
+
+def _cuda_build(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
+    was, now = a.cuda.build if a.cuda else None, b.cuda.build if b.cuda else None
+    if was is not None and now is not None and was != now:
+        yield Change("cuda", "build", "changed", was, now)
+
+
+def _shadowed(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
+    known = {(item.name, item.wins, item.loses) for item in a.shadowed}
+    for item in b.shadowed:
+        if (item.name, item.wins, item.loses) not in known:
+            detail = f"{item.name} is there twice: import picks {item.wins}, which hides {item.loses}"
+            yield Change("packages", item.name, "shadowed", None, item.wins, detail)
+
+
+def _requirements(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
+    old, new = check_requirements(a), check_requirements(b)
+    known = {(item.package, item.line, item.installed) for item in old.unmet}
+    for item in new.unmet:
+        if (item.package, item.line, item.installed) not in known:
+            kind = "unmet-stack" if is_torch_stack(item.needs) else "unmet"
+            before = a.package(item.needs)
+            yield Change(
+                "packages", item.package, kind, before.version if before else None, item.installed, item.says
+            )
+    yield from _unparsed(old, new)
+
+
+def _unparsed(old: Requirements, new: Requirements) -> Iterator[Change]:
+    known = set(old.unparsed)
+    for name, line in new.unparsed:
+        if (name, line) not in known:
+            yield Change("packages", name, "unparsed", None, None, line)
