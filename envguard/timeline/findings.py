@@ -1,0 +1,164 @@
+"""Findings: what a tired person has to read first, each with what speaks against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envguard import clock
+from envguard.acquire.checkpoints import Checkpoint
+from envguard.model.event import Event, Finding, PackageChange, Requirement, Transaction
+from envguard.timeline.events import is_copy
+from envguard.timeline.packages import Packages, Swap
+
+STACK = ("torch", "triton", "pytorch-triton", "torchvision", "torchaudio", "flash-attn", "xformers", "transformers")
+"""Packages whose swap changes numbers, kernels or memory, most telling first; nvidia-* come with torch."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A finding before its events have places in the answer; `weight` orders, least first."""
+
+    weight: tuple[float, ...]
+    title: str
+    says: str
+    events: tuple[Event, ...]
+    caveats: tuple[str, ...]
+
+
+def importance(name: str) -> int:
+    """A place in the order of packages by what their swap does to a run."""
+    if name in STACK:
+        return STACK.index(name)
+    return len(STACK) if name.startswith("nvidia-") else len(STACK) + 1
+
+
+def swap_findings(packages: Packages, checkpoint: Checkpoint | None, saved: Event | None) -> list[Draft]:
+    """One finding a run that replaced or removed packages; after the checkpoint, where there is one."""
+    drafts = []
+    for group in packages.groups:
+        if checkpoint is not None and group.end_ns < checkpoint.saved_ns:
+            continue
+        swaps = [swap for swap in packages.swaps if swap.group is group and swap.event.kind == "package.replaced"]
+        run = packages.transaction(group.id)
+        if not swaps or run is None:
+            continue
+        swaps.sort(key=lambda swap: (importance(swap.change.name), swap.change.name))
+        gone = [
+            event for event in packages.events if event.transaction == group.id and event.kind == "package.removed"
+        ]
+        drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved))
+    return drafts
+
+
+def gap(lead: Swap, checkpoint: Checkpoint) -> str:
+    """The sentence of the story: `torch replaced 11 min 04 s after step_690`."""
+    apart = (lead.group.start_ns - checkpoint.saved_ns) / clock.NS
+    when = "after" if apart >= 0 else "before"
+    return f"{lead.change.name} replaced {clock.span(apart)} {when} {checkpoint.name}"
+
+
+def _swap_finding(
+    swaps: list[Swap], gone: list[Event], run: Transaction, checkpoint: Checkpoint | None, saved: Event | None
+) -> Draft:
+    lead = swaps[0]
+    title = gap(lead, checkpoint) if checkpoint is not None else f"{lead.change.name} replaced"
+    parts = [f"{lead.change.name} {lead.change.from_ or '(version unknown)'} → {lead.change.to} in one {_tool(run)}"]
+    parts[0] += f", asked for {_names(run.roots)}." if run.roots else "."
+    parts.append(why(lead.change, run))
+    others = [f"{swap.change.name} {swap.change.from_ or '?'} → {swap.change.to}" for swap in swaps[1:]]
+    if others:
+        parts.append(f"Replaced with it: {', '.join(others[:6])}{_more(others, 6)}.")
+    if gone:
+        parts.append(f"Removed: {_names(tuple(event.subject for event in gone))}.")
+    events = [swap.event for swap in swaps]
+    if checkpoint is not None and saved is not None:
+        parts.append(f"{checkpoint.name} was saved before it: it comes from the build before.")
+        events.insert(0, saved)
+    return Draft(
+        (0, importance(lead.change.name), -float(lead.group.start_ns)),
+        title,
+        " ".join(parts),
+        (*events, *gone),
+        _caveats(lead, checkpoint),
+    )
+
+
+def _tool(run: Transaction) -> str:
+    return f"{run.tool} transaction" if run.tool else "transaction"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    shown = list(names[:4])
+    return ", ".join(shown) + _more(names, 4)
+
+
+def _more(items: Sequence[object], shown: int) -> str:
+    return f" and {len(items) - shown} more" if len(items) > shown else ""
+
+
+def why(change: PackageChange, run: Transaction) -> str:
+    """What forced a swap; or that nothing did, and what allowed the old version too."""
+    if change.from_ is None:
+        asked = _lines(change.forced_by)
+        return f"Which version was there is not known, so whether {asked} forced the swap cannot be told."
+    if change.forced_by:
+        return f"Forced by {_lines(change.forced_by)}, which {change.from_} does not meet."
+    if change.allowed_by:
+        asked = _lines(change.allowed_by)
+        return (
+            f"Permitted, not forced: {change.from_} meets {asked} too; an --upgrade or another index swaps it then."
+        )
+    if change.name in run.roots:
+        return f"Nothing required it: {change.name} was itself asked for."
+    return "No requirement of this run forced it or names it."
+
+
+def _lines(requirements: tuple[Requirement, ...]) -> str:
+    told = [f"{item.package} {item.version} (`{item.requires}`)" for item in requirements[:3]]
+    return (" and ".join(told) + _more(requirements, 3)) if told else "its requirements"
+
+
+def _caveats(lead: Swap, checkpoint: Checkpoint | None) -> tuple[str, ...]:
+    found = []
+    if lead.event.confidence == "weak":
+        found.append(lead.was_there or "the date of this install rests on one weak witness")
+    for other in lead.previous[1:3]:
+        found.append(
+            f"another witness names {other.version.full} as the build before ({other.sightings[0].evidence[0].path})"
+        )
+    if checkpoint is not None and is_copy(checkpoint):
+        found.append(f"{checkpoint.name} was copied here: its time is what the copy kept")
+    return tuple(found)
+
+
+def stale_findings(events: tuple[Event, ...]) -> list[Draft]:
+    """Processes that still run what was replaced: what they save next comes from the old build."""
+    stale = [event for event in events if event.kind == "process.stale"]
+    if not stale:
+        return []
+    one = len(stale) == 1
+    title = f"{len(stale)} running process{'' if one else 'es'} still on what was replaced"
+    says = "; ".join(event.summary for event in stale[:4]) + _more(stale, 4)
+    says += (
+        ". What it saves comes from the old build; after a restart it runs the new one."
+        if one
+        else (". What they save comes from the old build; after a restart they run the new one.")
+    )
+    caveat = "only mapped files show this: of the Python modules, those imported before are old and later ones new"
+    return [Draft((1, 0.0), title, says, tuple(stale), (caveat,))]
+
+
+def finish(drafts: list[Draft], events: tuple[Event, ...]) -> tuple[Finding, ...]:
+    """Ranks the drafts and turns their events into indexes of the answer."""
+    place = {event.id: index for index, event in enumerate(events)}
+    return tuple(
+        Finding(
+            rank=rank,
+            title=draft.title,
+            says=draft.says,
+            because=tuple(place[event.id] for event in draft.events if event.id in place),
+            caveats=draft.caveats,
+        )
+        for rank, draft in enumerate(sorted(drafts, key=lambda draft: draft.weight), 1)
+    )

@@ -1,0 +1,179 @@
+"""Package events: installs, replacements and removals, by run, with what forced each and what was there before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from envguard import clock
+from envguard.acquire.archive_uses import ArchiveUse
+from envguard.acquire.installs import Install
+from envguard.model.event import Event, EventKind, PackageChange, Transaction
+from envguard.model.evidence import Confidence, Evidence
+from envguard.timeline import transactions as runs
+from envguard.timeline.happening import make_event
+from envguard.timeline.previous import Previous, Sighting, previous_builds, sightings_of_cache
+from envguard.timeline.requirements import Graph
+from envguard.timeline.transactions import Group, Version
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One package of a run, with every candidate for what it replaced."""
+
+    event: Event
+    change: PackageChange
+    group: Group
+    previous: tuple[Previous, ...]
+    was_there: str | None
+    """Why an earlier version must have been there although none is known by number."""
+
+
+@dataclass(frozen=True)
+class Packages:
+    """All package events and runs of an environment."""
+
+    events: tuple[Event, ...]
+    transactions: tuple[Transaction, ...]
+    swaps: tuple[Swap, ...]
+    groups: tuple[Group, ...] = field(default=())
+
+    def transaction(self, identity: str | None) -> Transaction | None:
+        return next((run for run in self.transactions if run.id == identity), None)
+
+
+def read_packages(
+    installs: tuple[Install, ...], graph: Graph, uses: tuple[ArchiveUse, ...], sightings: Iterable[Sighting]
+) -> Packages:
+    """From dated installs, the cache and other sightings to runs and package events."""
+    groups = runs.group_installs(installs, graph, _removal_times(installs, uses))
+    known = (*sightings, *sightings_of_cache(uses, groups))
+    current = {install.name: install for install in reversed(installs)}
+    events: list[Event] = []
+    swaps: list[Swap] = []
+    told: list[Transaction] = []
+    for group in groups:
+        roots = runs.roots_of(group, graph)
+        changes = []
+        for install in group.installs:
+            swap = _swap(install, group, groups, roots, graph, known, installs)
+            swaps.append(swap)
+            events.append(swap.event)
+            changes.append(swap.change)
+        gone = _removed(group, uses, current)
+        events += gone
+        changes += [PackageChange(name=event.subject, from_=event.from_, to=None) for event in gone]
+        told.append(runs.transaction_of(group, tuple(changes), roots))
+    return Packages(tuple(events), tuple(told), tuple(swaps), groups)
+
+
+def _removal_times(installs: tuple[Install, ...], uses: tuple[ArchiveUse, ...]) -> dict[str, list[int]]:
+    """When other builds of what is installed were last linked or unlinked (ns)."""
+    build = {install.name: install.build for install in installs}
+    found: dict[str, list[int]] = {}
+    for use in uses:
+        name = use.archive.name
+        if use.last_link_change_ns is not None and name in build and use.archive.build != build[name]:
+            found.setdefault(name, []).append(use.last_link_change_ns)
+    return found
+
+
+def _swap(
+    install: Install,
+    group: Group,
+    groups: tuple[Group, ...],
+    roots: tuple[str, ...],
+    graph: Graph,
+    known: tuple[Sighting, ...],
+    installs: tuple[Install, ...],
+) -> Swap:
+    new = Version(install.version, install.full_version or install.version or "unknown")
+    was_there = _was_there(install, group, graph, {item.name: item for item in installs})
+    candidates = previous_builds(install.name, group, known, new, install.build)
+    # A build that merely lies in the cache is no reason to say that this package was replaced.
+    candidates = tuple(item for item in candidates if item.best != "weak" or was_there)
+    before = candidates[0] if candidates else None
+    old = before.version if before is not None else None
+    change = runs.change_of(install, old, new, group, roots, graph)
+    kind: EventKind = "package.replaced" if before is not None or was_there else "package.installed"
+    event = make_event(
+        kind,
+        install.name,
+        install.start_ns,
+        install.end_ns,
+        _summary(install, old, new, kind),
+        (*install.evidence, *(before.evidence if before is not None else ())),
+        confidence=_confidence(install, before, kind),
+        from_=old.full if old is not None else None,
+        to=new.full,
+        transaction=group.id,
+    )
+    return Swap(event, change, group, candidates, was_there)
+
+
+def _was_there(install: Install, group: Group, graph: Graph, installs: dict[str, Install]) -> str | None:
+    """Why an earlier version must have been installed: something older asks for it, or left its folder."""
+    if install.survived is not None:
+        return f"{install.survived} is older than this install: an earlier one left it"
+    for edge in graph.to.get(install.name, ()):
+        requirer = installs.get(edge.requirer)
+        if edge.by_extra or requirer is None or requirer.end_ns is None or requirer.doubt is not None:
+            continue
+        if requirer.name not in group.names and requirer.end_ns < group.start_ns:
+            return f"{requirer.name} {requirer.version} was installed before and requires `{edge.line}`"
+    return None
+
+
+def _confidence(install: Install, before: Previous | None, kind: str) -> Confidence:
+    """Two independent writers for "certain"; a doubtful date stays weak whatever else agrees with it."""
+    if install.doubt is not None or install.end_ns is None:
+        return "weak"
+    if before is None:
+        return "weak" if kind == "package.replaced" else "strong"
+    if before.best == "weak":
+        return "weak"
+    writers = {item.writer for item in (*install.evidence, *before.evidence)}
+    return "certain" if len(writers) >= 2 else "strong"
+
+
+def _summary(install: Install, old: Version | None, new: Version, kind: str) -> str:
+    by = f" by {install.installer}" if install.installer else ""
+    if old is not None and old.full == new.full:
+        text = f"{install.name} {new.full} replaced by another build of the same version{by}"
+    elif old is not None:
+        text = f"{install.name} {old.full} → {new.full}{by}"
+    elif kind == "package.replaced":
+        text = f"{install.name} replaced by {new.full}{by}; which version was there before is not known"
+    else:
+        text = f"{install.name} {new.full} installed{by}"
+    return f"{text} ({install.doubt})" if install.doubt else text
+
+
+def _removed(group: Group, uses: tuple[ArchiveUse, ...], current: dict[str, Install]) -> list[Event]:
+    """Packages that were unlinked while the run was at work and are not there any more."""
+    events = []
+    for removal in runs.removals_of(group, uses, current):
+        use = removal.use
+        if use.archive.name in current:
+            continue
+        proof = Evidence(
+            witness="uv-cache",
+            path=removal.use.sample or use.archive.path,
+            field="ctime",
+            value=f"{clock.iso_ns(removal.time_ns)} (nlink {use.nlink}: unlinked while the run was at work)",
+        )
+        events.append(
+            make_event(
+                "package.removed",
+                use.archive.name,
+                removal.time_ns,
+                None,
+                f"{use.archive.name} {use.full_version} removed",
+                [proof],
+                from_=use.full_version,
+                transaction=group.id,
+                # Another environment that shares the cache may have lost it in the same second.
+                best="weak",
+            )
+        )
+    return events

@@ -1,0 +1,167 @@
+"""The previous build without a stamp: every witness that still knows what was installed before, ranked.
+
+A sighting is a version that some witness saw in this environment at some time. Sightings are ranked by what they
+prove: that this very build was in this environment until the swap, that this version was there at some earlier time,
+or merely that such a build was at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from envguard import clock
+from envguard.acquire.archive_uses import ArchiveUse
+from envguard.model.evidence import Confidence, Evidence
+from envguard.timeline.transactions import Group, Version
+
+RANKS = {
+    "process": 0,
+    "removal": 1,
+    "stamp": 2,
+    "journal": 3,
+    "wandb": 4,
+    "pip-log": 5,
+    "checkpoint": 6,
+    "compile-cache": 7,
+    "lock-file": 8,
+    "cache": 9,
+}
+"""What proves more comes first: an inode that a process still maps, an unlink at the moment of the swap, a record of
+envguard's, then what others wrote down, then what only lies in the cache."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """`version` of `name` was in this environment at `time_ns` (None: at an unknown time before the swap)."""
+
+    name: str
+    version: Version
+    time_ns: int | None
+    source: str
+    """A key of RANKS."""
+    evidence: tuple[Evidence, ...]
+    best: Confidence = "strong"
+    build: str | None = None
+    cuda: str | None = None
+    git_version: str | None = None
+    archive: str | None = None
+    """Path of a uv cache archive that holds this build, so that it can be restored now."""
+
+
+@dataclass(frozen=True)
+class Previous:
+    """One candidate for the build before a swap, with all sightings that agree on it; the first proves most."""
+
+    version: Version
+    sightings: tuple[Sighting, ...]
+
+    @property
+    def rank(self) -> int:
+        return min(RANKS[sighting.source] for sighting in self.sightings)
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        return tuple(dict.fromkeys(item for sighting in self.sightings for item in sighting.evidence))
+
+    @property
+    def best(self) -> Confidence:
+        return "strong" if any(sighting.best != "weak" for sighting in self.sightings) else "weak"
+
+    def first(self, field: str) -> str | None:
+        """The first sighting's word on `build`, `cuda`, `git_version` or `archive`."""
+        return next((value for sighting in self.sightings if (value := getattr(sighting, field))), None)
+
+
+def previous_builds(
+    name: str, group: Group, sightings: Iterable[Sighting], current: Version, current_build: str | None
+) -> tuple[Previous, ...]:
+    """Candidates for what `group` replaced, best first; what is installed now is none of them."""
+    by_version: dict[str, list[Sighting]] = {}
+    for sighting in sightings:
+        if sighting.name != name or (sighting.time_ns is not None and sighting.time_ns > group.end_ns + clock.NS):
+            continue
+        same_version = sighting.version.full == current.full
+        if same_version and (sighting.build is None or sighting.build == current_build):
+            continue
+        by_version.setdefault(sighting.version.full, []).append(sighting)
+    # A witness that leaves the local part out agrees with the build that has it.
+    for short in [full for full in by_version if "+" not in full]:
+        longer = [full for full in by_version if full.partition("+")[0] == short and "+" in full]
+        if len(longer) == 1:
+            by_version[longer[0]] += by_version.pop(short)
+    found = [Previous(_fullest(items), tuple(sorted(items, key=_proves))) for items in by_version.values()]
+    return tuple(sorted(found, key=lambda previous: (_proves(previous.sightings[0]), previous.version.full)))
+
+
+def _fullest(items: list[Sighting]) -> Version:
+    return max((item.version for item in items), key=lambda version: len(version.full))
+
+
+def _proves(sighting: Sighting) -> tuple[int, int]:
+    """Of two sightings of one kind the later one is nearer to the swap."""
+    return RANKS[sighting.source], -(sighting.time_ns or 0)
+
+
+def sighting_of_removal(use: ArchiveUse, group: Group) -> Sighting:
+    """The build whose archive was unlinked while the run was at work."""
+    assert use.last_link_change_ns is not None
+    assert use.sample is not None
+    alone = use.nlink == 1
+    value = clock.iso_ns(use.last_link_change_ns) + (
+        " (nlink 1: unlinked from the last environment that held it)"
+        if alone
+        else f" (nlink {use.nlink}: linked or unlinked by one of several environments)"
+    )
+    evidence = [
+        Evidence(witness="uv-cache", path=use.sample, field="ctime", value=value),
+        Evidence(
+            witness="uv-cache",
+            path=f"{use.archive.path}/{use.archive.dist_info}/METADATA",
+            field="Version",
+            value=use.archive.version,
+        ),
+    ]
+    return _of_use(use, "removal", use.last_link_change_ns, tuple(evidence), "strong")
+
+
+def sightings_of_cache(uses: Iterable[ArchiveUse], groups: tuple[Group, ...]) -> Iterable[Sighting]:
+    """What the uv cache knows: removals, archives that processes still map, and builds that merely lie there."""
+    for use in uses:
+        for pid, file in use.mapped_by:
+            proof = Evidence(
+                witness="process", path=f"/proc/{pid}/maps", field=file, value=f"inode of {use.archive.path}"
+            )
+            yield _of_use(use, "process", None, (proof,), "strong")
+        at = use.last_link_change_ns
+        removed = at is not None and any(use.archive.name in group.names and group.covers(at) for group in groups)
+        if removed:
+            for group in groups:
+                if at is not None and use.archive.name in group.names and group.covers(at):
+                    yield sighting_of_removal(use, group)
+        else:
+            proof = Evidence(
+                witness="uv-cache",
+                path=f"{use.archive.path}/{use.archive.dist_info}/RECORD",
+                field="mtime",
+                value=(clock.iso_ns(use.unpacked_ns) if use.unpacked_ns is not None else "unknown")
+                + " (unpacked into the cache; nothing says that it was installed here)",
+            )
+            yield _of_use(use, "cache", use.unpacked_ns, (proof,), "weak")
+
+
+def _of_use(
+    use: ArchiveUse, source: str, time_ns: int | None, evidence: tuple[Evidence, ...], best: Confidence
+) -> Sighting:
+    return Sighting(
+        name=use.archive.name,
+        version=Version(use.archive.version, use.full_version),
+        time_ns=time_ns,
+        source=source,
+        evidence=evidence,
+        best=best,
+        build=use.archive.build,
+        cuda=use.version.cuda if use.version else None,
+        git_version=use.version.git_version if use.version else None,
+        archive=use.archive.path,
+    )
