@@ -16,7 +16,7 @@ import re
 import struct
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgpack
@@ -24,7 +24,7 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from envguard.acquire.host import Host, Stat
-from envguard.acquire.record_file import build_identity, parse_record
+from envguard.acquire.record_file import Row, build_identity, parse_record
 from envguard.model.evidence import Unknown
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _archive(
     build = problem = files = size = None
     try:
         record = parse_record(host.read(f"{path}/{dist_info}/RECORD"))
-        build, files = build_identity(record.rows), len(record.rows)
+        build, files = build_identity(as_installed(record.rows)), len(record.rows)
         size = sum(row.size or 0 for row in record.rows)
     except OSError as error:
         problem = f"{dist_info}/RECORD: {error.strerror or error}"
@@ -219,6 +219,24 @@ def _archive(
         pointers=pointers,
         problem=problem,
     )
+
+
+def as_installed(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """A wheel's RECORD rows as the RECORD of its install lists them.
+
+    `NAME-VERSION.data/purelib/x` becomes `x`; scripts, data and headers leave site-packages and are no part of the
+    build identity. Without this no wheel with a .data folder would be known again in its archive.
+    """
+    out = []
+    for row in rows:
+        folder, _, rest = row.path.partition("/")
+        if folder.endswith(".data"):
+            scheme, _, path = rest.partition("/")
+            if scheme in ("purelib", "platlib") and path:
+                out.append(row._replace(path=path))
+            continue
+        out.append(row)
+    return tuple(out)
 
 
 def _wheel_tags(host: Host, path: str) -> tuple[tuple[str, ...], str | None]:

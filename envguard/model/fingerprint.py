@@ -44,6 +44,8 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     dirty: bool | None = None
     requires: tuple[str, ...] = ()
     requires_python: str | None = None
+    record: str | None = None
+    """The RECORD's identity alone, where files depart from it (`build` is then another); None elsewhere."""
     departs: tuple[str, ...] = ()
     """Paths whose content or size is not what RECORD says, or that are missing; relative to `location`."""
     files: int | None = None
@@ -190,6 +192,8 @@ class LiveProcess(msgspec.Struct, frozen=True, kw_only=True):
     started: str
     command: str
     stale: tuple[str, ...]
+    torch: str | None = None
+    """The torch build that it still runs, where a library of torch is stale and its version could be found out."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""The restore: plan → apply → verify → roll back."""

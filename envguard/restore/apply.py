@@ -1,0 +1,185 @@
+"""Carrying a plan out: stage, save, install, verify; and on any failure, put everything back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envguard.acquire.distributions import read_distributions
+from envguard.acquire.environment import Environment
+from envguard.acquire.host import Host
+from envguard.clock import now
+from envguard.errors import RestoreError, RollbackError
+from envguard.model.action import Obstacle
+from envguard.restore import check, footprint, point, transaction, uv
+from envguard.restore.candidate import Candidate
+from envguard.restore.locks import exclusive
+from envguard.restore.plan import Plan
+from envguard.restore.progress import Progress
+from envguard.restore.staging import Staging, stage
+from envguard.restore.transaction import Transaction
+
+
+@dataclass
+class Outcome:
+    """How far it came. `failure` is why it did not come further; `rolled_back` says that everything was put back."""
+
+    chosen: dict[str, Candidate] = field(default_factory=dict)
+    poisoned: list[Obstacle] = field(default_factory=list)
+    missing: list[Obstacle] = field(default_factory=list)
+    applied: bool = False
+    verified: bool = False
+    rolled_back: bool = False
+    failure: str | None = None
+    hint: str | None = None
+    transaction: Path | None = None
+
+
+class _Failed(Exception):
+    """Something went wrong after the environment was touched."""
+
+
+def carry_out(
+    host: Host, env: Environment, state: Path, reference: str, plan: Plan, link_mode: str, progress: Progress
+) -> Outcome:
+    """Does what the plan says, or leaves everything as it was. Raises `RollbackError` where neither worked."""
+    outcome = Outcome()
+    about = {"prefix": env.prefix, "reference": reference, "packages": [step.name for step in plan.steps]}
+    with exclusive(env, state), transaction.begin(state, about) as work:
+        outcome.transaction = work.folder
+        try:
+            staging = _prepare(host, env, plan, work, progress, outcome)
+        except (OSError, RestoreError) as error:
+            outcome.failure = _says(error)
+        if outcome.failure is not None:
+            shutil.rmtree(work.folder, ignore_errors=True)
+            return outcome
+        try:
+            _install(env, plan, staging, work, link_mode, progress)
+            work.write("installed")
+            outcome.applied = True
+            _verify(host, env, plan, staging, progress)
+            work.write("verified")
+            outcome.verified = True
+        except (_Failed, OSError, KeyboardInterrupt) as error:
+            outcome.failure = _says(error)
+            outcome.applied = False
+            roll_back(work, progress)
+            outcome.rolled_back = True
+            return outcome
+        work.write("done", time=now())
+        work.clear_work()
+        transaction.forget_older(state, keep=work)
+    return outcome
+
+
+def _says(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def _prepare(
+    host: Host, env: Environment, plan: Plan, work: Transaction, progress: Progress, outcome: Outcome
+) -> Staging:
+    """Everything that can be done without touching the environment."""
+    staging = stage(plan, work.work, progress)
+    outcome.chosen, outcome.poisoned, outcome.missing = staging.chosen(), staging.poisoned, staging.failed
+    if staging.failed:
+        raise RestoreError(staging.failed[0].why)
+    work.write("staged")
+    paths = touched_paths(host, env, plan, staging)
+    size = point.bytes_of(paths)
+    _demand_space(env, work, size, sum(item.candidate.bytes or 0 for item in staging.staged))
+    progress.begin("save", size)
+    work.save(paths, progress)
+    progress.end()
+    work.write("saved", files=len(paths), bytes=size)
+    return staging
+
+
+def touched_paths(host: Host, env: Environment, plan: Plan, staging: Staging) -> set[str]:
+    """Every path that the install may create, replace or remove, and the folders above them."""
+    names = {step.name for step in plan.steps}
+    going = [dist for dist in read_distributions(host, env).found if dist.name in names]
+    paths = set(footprint.outgoing_paths(env, going))
+    for item in staging.staged:
+        coming = set(footprint.destinations(env, item.incoming))
+        paths |= coming | set(footprint.incoming_bytecode(env, coming))
+        paths.add(f"{env.site[0]}/{item.incoming.dist_info}")
+    if env.kind == "venv" and not os.path.lexists(f"{env.prefix}/.lock"):
+        paths.add(f"{env.prefix}/.lock")
+    return footprint.with_folders(env, paths)
+
+
+def _demand_space(env: Environment, work: Transaction, saving: int, installing: int) -> None:
+    """Refuses before the first change where the disk cannot hold it: uv would find out in the middle."""
+    needs: dict[int, tuple[str, int]] = {}
+    for folder, size in ((str(work.folder), saving + installing), (env.prefix, installing)):
+        device = os.stat(folder).st_dev
+        place, before = needs.get(device, (folder, 0))
+        needs[device] = (place, before + size)
+    for folder, size in needs.values():
+        room = os.statvfs(folder)
+        free = room.f_bavail * room.f_frsize
+        if free < size:
+            raise RestoreError(f"{folder} has {free >> 20} MiB free and the restore needs {size >> 20} MiB")
+
+
+def _install(
+    env: Environment, plan: Plan, staging: Staging, work: Transaction, link_mode: str, progress: Progress
+) -> None:
+    cache = work.work / "cache"
+    cache.mkdir()
+    python = env.executable or env.prefix
+    work.write("installing")
+    progress.begin("install", 0)
+    going = [step.name for step in plan.steps if step.wanted is None]
+    if going:
+        _run(["pip", "uninstall", "--python", python, *going], cache)
+    if staging.staged:
+        names = [f"{item.candidate.name}=={item.candidate.version}" for item in staging.staged]
+        links = str(work.work / "links")
+        options = ["--no-index", "--no-deps", "--reinstall", "--link-mode", link_mode, "--find-links", links]
+        _run(["pip", "install", "--python", python, *options, *names], cache)
+    progress.end()
+
+
+def _run(arguments: list[str], cache: Path) -> None:
+    ran = uv.run(arguments, cache)
+    if ran.code != 0:
+        raise _Failed(f"uv: {ran.reason}")
+
+
+def _verify(host: Host, env: Environment, plan: Plan, staging: Staging, progress: Progress) -> None:
+    progress.begin("verify installed", sum(item.candidate.bytes or 0 for item in staging.staged))
+    dists = read_distributions(host, env)
+    wrong = [says for step in plan.steps if step.wanted is None for says in check.check_removed(dists, step.name)]
+    for item in staging.staged:
+        wrong += check.check_installed(dists, item.step.name, item.candidate.build, progress)
+    progress.end()
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise _Failed(f"after the install: {wrong[0]}{more}")
+
+
+def roll_back(work: Transaction, progress: Progress) -> None:
+    """Puts everything back. Raises `RollbackError`, which says what is where."""
+    work.write("rolling-back")
+    if (work.point / point.MANIFEST).exists():
+        progress.begin("roll back", sum(saved.size for saved in point.load(work.point)))
+        failures = work.put_back(progress)
+        progress.end()
+        if failures:
+            listed = "; ".join(failures[:5]) + (f"; and {len(failures) - 5} more" if len(failures) > 5 else "")
+            raise RollbackError(
+                f"the roll-back could not finish: {listed}",
+                f"the files as they were are in {work.point}; mend the cause, then `envguard restore --rollback -y`",
+            )
+    work.write("rolled-back")
+    work.clear_work()
+    shutil.rmtree(work.folder, ignore_errors=True)

@@ -1,0 +1,43 @@
+"""Exclusive use of an environment: uv's own lock, envguard's lock, and nobody running from it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from envguard.acquire.environment import Environment
+from envguard.acquire.host import Host
+from envguard.acquire.live_processes import EnvironmentProcess, read_processes
+from envguard.errors import RestoreError
+from envguard.state.files import locked, open_state
+
+
+@contextlib.contextmanager
+def exclusive(env: Environment, state: Path) -> Iterator[None]:
+    """Holds uv's lock of the venv and envguard's own; raises `RestoreError` where either is taken.
+
+    uv takes `<venv>/.lock` for every install, so that holding it keeps a second uv out for as long as the restore
+    lasts. Our own uv is told not to wait for it (`UV_LOCK_TIMEOUT=0`), which it reports and then goes on.
+    """
+    with contextlib.ExitStack() as stack:
+        wanted = [open_state(state) / "restore.lock"]
+        if env.kind == "venv":
+            wanted.append(Path(env.prefix) / ".lock")
+        for path in wanted:
+            try:
+                stack.enter_context(locked(path, blocking=False))
+            except BlockingIOError as error:
+                raise RestoreError(
+                    f"{path} is held: an installer or another restore is at work in {env.prefix}",
+                    "wait for it to end, and try again",
+                ) from error
+            except OSError as error:
+                raise RestoreError(f"{path} cannot be locked: {error.strerror or error}") from error
+        yield
+
+
+def occupants(host: Host, env: Environment) -> tuple[EnvironmentProcess, ...]:
+    """Living processes that run from the environment, other than this one."""
+    return read_processes(host, env, frozenset({os.getpid()})).value

@@ -1,0 +1,168 @@
+"""`restore` as one call: find, plan, and, where asked for, carry out; the answer is a `RestoreReport`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from packaging import tags
+
+from envguard.acquire.environment import Environment
+from envguard.acquire.host import Host
+from envguard.acquire.uv_cache import cache_directories, read_caches
+from envguard.config import Config
+from envguard.errors import Error, RestoreError, RollbackError
+from envguard.model.action import RestoreReport
+from envguard.model.fingerprint import Fingerprint
+from envguard.restore import apply, candidate, transaction
+from envguard.restore.apply import Outcome
+from envguard.restore.locks import occupants
+from envguard.restore.plan import Plan, make_plan, plan_items
+from envguard.restore.progress import Progress, Silent
+from envguard.restore.wanted import Target
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be restored in which environment, and how far to go."""
+
+    host: Host
+    env: Environment
+    config: Config
+    state: Path
+    target: Target
+    live: Fingerprint
+    only: tuple[str, ...] = ()
+    exact: bool = False
+    force: bool = False
+
+
+def wheel_tags(env: Environment) -> frozenset[str]:
+    """The tags of wheels that the environment's interpreter takes on this machine. Raises `RestoreError`."""
+    try:
+        parts = (env.version or "").split(".")
+        version = (int(parts[0]), int(parts[1]))
+    except (ValueError, IndexError) as error:
+        raise RestoreError(f"{env.prefix}: its Python version is unknown, so no wheel can be told to fit") from error
+    platforms = list(tags.platform_tags())
+    threads = "t" if (env.abi or "").rstrip("d").endswith("t") else ""
+    abis = [f"cp{version[0]}{version[1]}{threads}"]
+    found = {str(tag) for tag in tags.cpython_tags(version, abis, platforms)}
+    return frozenset(found | {str(tag) for tag in tags.compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)})
+
+
+def check_environment(env: Environment, host: Host) -> None:
+    """Refuses an environment that is another manager's. Raises `RestoreError`."""
+    for folder in sorted({entry.path for entry in env.sys_path if entry.origin == "stdlib"}):
+        marker = f"{folder}/EXTERNALLY-MANAGED"
+        if env.kind == "system" and host.find(marker) is not None:
+            raise RestoreError(
+                f"{env.prefix} belongs to the distribution's package manager ({marker})",
+                "nothing is installed over its files; name a venv with `--python`",
+            )
+
+
+def find_and_plan(request: Request) -> Plan:
+    """Looks through the caches and says what would be done; changes nothing."""
+    _check_interpreter(request)
+    caches = read_caches(request.host, cache_directories(request.host, request.env, request.config))
+    plan = make_plan(
+        request.target,
+        request.live,
+        candidate.from_caches(caches),
+        wheel_tags(request.env),
+        request.only,
+        request.exact,
+    )
+    unseen = tuple(f"not seen: {unknown.what}: {unknown.why}" for unknown in caches.unknown)
+    return msgspec.structs.replace(plan, notes=(*plan.notes, *unseen))
+
+
+def _check_interpreter(request: Request) -> None:
+    wanted, env = request.target.python, request.env
+    if wanted is None or wanted.version is None or env.version is None:
+        return
+    ours, theirs = env.version.split(".")[:2], wanted.version.split(".")[:2]
+    if ours != theirs or (wanted.implementation or "").lower() != (env.implementation or "").lower():
+        raise RestoreError(
+            f"{request.target.reference} was Python {'.'.join(theirs)}, and {env.prefix} is Python {'.'.join(ours)}",
+            f"make an environment for it: `uv venv --python {'.'.join(theirs)}`",
+        )
+
+
+def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> RestoreReport:
+    """The answer, before or after the plan was carried out."""
+    outcome = outcome or Outcome()
+    notes = list(plan.notes)
+    if outcome.failure is not None:
+        notes.append(outcome.failure)
+    return RestoreReport(
+        reference=request.target.reference,
+        plan=plan_items(plan, outcome.chosen),
+        missing=(*plan.missing, *outcome.missing),
+        poisoned=tuple(outcome.poisoned),
+        notes=tuple(notes),
+        applied=outcome.applied,
+        verified=outcome.verified,
+        rolled_back=outcome.rolled_back,
+    )
+
+
+def carry_out(request: Request, plan: Plan, progress: Progress | None = None) -> Outcome:
+    """Carries a plan out. Raises `RestoreError` where it may not begin, `RollbackError` where all went wrong."""
+    progress = progress or Silent()
+    check_environment(request.env, request.host)
+    living = occupants(request.host, request.env)
+    if living and not request.force:
+        listed = "; ".join(f"PID {process.pid} ({process.command[:60]})" for process in living[:5])
+        raise RestoreError(
+            f"{len(living)} process(es) run from {request.env.prefix}: {listed}",
+            "stop them first; with `--force` they keep the old files that they have mapped and may fail to import more",
+        )
+    if plan.missing:
+        raise RestoreError(f"{len(plan.missing)} package(s) cannot be had from this machine; nothing was changed")
+    return apply.carry_out(
+        request.host,
+        request.env,
+        request.state,
+        request.target.reference,
+        plan,
+        request.config.link_mode,
+        progress,
+    )
+
+
+def roll_back(state: Path, progress: Progress | None = None) -> RestoreReport:
+    """`restore --rollback`: finishes a killed restore's undoing, or undoes the last one that was done."""
+    found = transaction.pending_transaction(state) or transaction.last_done(state)
+    if found is None:
+        raise RestoreError("there is nothing to roll back: no restore was begun here")
+    with transaction.reopen(found):
+        apply.roll_back(found, progress or Silent())
+    return RestoreReport(
+        reference=str(found.about.get("reference", "?")),
+        plan=(),
+        missing=(),
+        poisoned=(),
+        notes=(f"{found.about.get('prefix', '?')} is as it was before the restore that began {found.entries[0].time}",),
+        applied=False,
+        verified=True,
+        rolled_back=True,
+    )
+
+
+def pending(state: Path) -> str | None:
+    """What every command says first where a restore was killed; None where none was."""
+    found = transaction.pending_transaction(state)
+    if found is None:
+        return None
+    began = found.entries[0].time if found.entries else "?"
+    prefix = found.about.get("prefix", "an environment")
+    what = (
+        f"{prefix} may be half-installed" if found.touched else f"{prefix} was not touched yet"
+    )
+    return (
+        f"a restore to {found.about.get('reference', '?')} was killed (begun {began}, step `{found.step}`); {what}. "
+        "`envguard restore --rollback -y` puts it right, and so does running the restore again"
+    )

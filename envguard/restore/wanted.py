@@ -1,0 +1,61 @@
+"""What a restore aims at: packages by build, from a stamp, a lock file, or from what witnesses still know."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from envguard.model.fingerprint import Fingerprint, Python
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """One package to have. `build` is a build identity, `sha256` those of wheels; without either only the version
+    is known, and `sure` says how far that goes."""
+
+    name: str
+    version: str | None
+    build: str | None = None
+    sha256: tuple[str, ...] = ()
+    url: str | None = None
+    index: str | None = None
+    editable: str | None = None
+    commit: str | None = None
+    departs: tuple[str, ...] = ()
+    """Files that were not as RECORD says when the stamp was taken; no wheel brings those back."""
+    witness: str
+    sure: str | None = None
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The goal: `packages` to have, for the interpreter `python` where it is known."""
+
+    reference: str
+    kind: Literal["stamp", "lock", "witnesses"]
+    packages: tuple[Wanted, ...]
+    python: Python | None = None
+    fingerprint: Fingerprint | None = None
+    complete: bool = True
+    """Whether every package of the environment is named, so that `--exact` can tell what is too much."""
+    notes: tuple[str, ...] = ()
+
+
+def from_fingerprint(reference: str, taken: Fingerprint) -> Target:
+    """The goal that a stamp names; of two distributions of one name the one that import picked."""
+    wanted: dict[str, Wanted] = {}
+    for package in taken.packages:
+        wanted.setdefault(
+            package.name,
+            Wanted(
+                name=package.name,
+                version=package.version,
+                build=package.build,
+                editable=package.editable,
+                commit=package.commit,
+                departs=package.departs,
+                witness=f"stamp {taken.id}",
+            ),
+        )
+    return Target(
+        reference=reference, kind="stamp", packages=tuple(wanted.values()), python=taken.python, fingerprint=taken
+    )
