@@ -15,7 +15,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from envguard.acquire.distributions import Distribution
@@ -46,6 +46,8 @@ class Contents:
     files: int | None = None
     bytes: int | None = None
     depth: Depth = "stat"
+    installed_ns: int | None = None
+    """mtime of INSTALLER, else of RECORD: both are written when the install ends."""
 
     @property
     def build(self) -> str | None:
@@ -101,11 +103,14 @@ class _Reader:
         self.progress = progress
 
     def read(self, dist: Distribution, depth: Depth) -> Contents:
-        key = _key(self.host.stats(dist.directory, ("RECORD",)), 0)
-        if key[0] < 0:
-            if key[0] not in _ABSENT:
-                self.notes.unseen(f"contents of {dist.name}", f"RECORD: {os.strerror(-key[0])}")
-            return Contents(None)
+        marks = self.host.stats(dist.directory, ("RECORD", "INSTALLER"))
+        key = _key(marks, 0)
+        if key[0] < 0 and key[0] not in _ABSENT:
+            self.notes.unseen(f"contents of {dist.name}", f"RECORD: {os.strerror(-key[0])}")
+        found = self._read(dist, depth, key) if key[0] >= 0 else Contents(None)
+        return replace(found, installed_ns=marks[5] or marks[1] or None)
+
+    def _read(self, dist: Distribution, depth: Depth, key: Key) -> Contents:
         seen = self.digests.package(dist.directory)
         if seen is not None and seen.record != key:
             seen = None

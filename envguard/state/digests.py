@@ -8,7 +8,10 @@ saves is work.
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections import UserDict
+from collections.abc import MutableMapping
 from pathlib import Path
 
 import msgspec
@@ -18,6 +21,7 @@ from envguard.state.journal import host_part
 
 FORMAT = 1
 KEPT_DAYS = 60
+_SURROGATE = re.compile("[\ud800-\udfff]")
 # A file that changed this shortly before it was looked at may change again without its ctime moving: the kernel's
 # clock for files ticks every 4 to 10 ms, and some file systems keep whole seconds only.
 RACY_NS = 50_000_000
@@ -54,18 +58,11 @@ class SeenPackage(msgspec.Struct, array_like=True):
     """Seconds since the epoch, to a day: packages that were not there for long are dropped."""
 
 
-class SeenValue(msgspec.Struct, array_like=True):
-    """Something that was derived from contents, and a name for all that it was derived from."""
-
-    tie: str
-    value: bytes
-
-
 class _Content(msgspec.Struct):
     format: int
     packages: dict[bytes, SeenPackage]
     files: dict[bytes, SeenFile]
-    values: dict[str, SeenValue]
+    memo: dict[str, str]
 
 
 class Digests:
@@ -75,7 +72,7 @@ class Digests:
         known = content or _Content(FORMAT, {}, {}, {})
         self._packages = known.packages
         self._files = known.files
-        self._values = known.values
+        self.memo: MutableMapping[str, str] = _Memo(self, known.memo)
         self.changed = False
 
     def file(self, path: str, key: Key) -> str | None:
@@ -97,20 +94,28 @@ class Digests:
         self._packages[os.fsencode(directory)] = seen
         self.changed = True
 
-    def value(self, kind: str, tie: str) -> bytes | None:
-        """Something costly that was derived from contents, where it was derived from what `tie` names."""
-        seen = self._values.get(kind)
-        return seen.value if seen is not None and seen.tie == tie else None
-
-    def learn_value(self, kind: str, tie: str, value: bytes) -> None:
-        """Keeps a derived value; there is one of each kind."""
-        self._values[kind] = SeenValue(tie, value)
-        self.changed = True
-
     def encode(self) -> bytes:
         oldest = int(time.time()) - KEPT_DAYS * 86_400
         kept = {name: seen for name, seen in self._packages.items() if seen.seen_at > oldest}
-        return msgspec.msgpack.encode(_Content(FORMAT, kept, self._files, self._values))
+        return msgspec.msgpack.encode(_Content(FORMAT, kept, self._files, _encodable(self.memo)))
+
+
+class _Memo(UserDict[str, str]):
+    """Answers that readers derived from files, each under the mark that they put on it (`envguard.acquire.memo`)."""
+
+    def __init__(self, owner: Digests, known: dict[str, str]) -> None:
+        self._owner = owner
+        super().__init__()
+        self.data = known
+
+    def __setitem__(self, key: str, item: str) -> None:
+        super().__setitem__(key, item)
+        self._owner.changed = True
+
+
+def _encodable(memo: MutableMapping[str, str]) -> dict[str, str]:
+    """A path that is no text cannot stand in the store: its answer is found again, and not kept."""
+    return {key: value for key, value in memo.items() if not _SURROGATE.search(key + value)}
 
 
 def is_racy(key: Key, looked_at_ns: int) -> bool:
