@@ -227,6 +227,8 @@ RULES: tuple[Rule, ...] = (
          "other data: the order of samples, the epoch length and the loss are no longer comparable"),
     # environment variables
     Rule("env", "*", PER_RANK, "info", "none", "set for each rank by the launcher"),
+    Rule("env", "*", "TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR", "info", "none",
+         "where the compile cache lies; what is in it is judged by itself"),
     Rule("env", "*", DETERMINISM, "warn", "numerics", "it decides how results are computed"),
     Rule("env", "*", "CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER", "warn", "breaks",
          "other GPUs are used"),
