@@ -110,6 +110,8 @@ class TrainConfig(Section):
     """``auto``: flex on CUDA, SDPA with the dense mask on CPU (flex has no CPU backward)."""
     compile: bool | None = None
     """Compile the drafter's step; by default on CUDA alone."""
+    compile_cache: str = ".cache/trainer/inductor"
+    """Compiled code is kept here, one private directory a torch build; TORCHINDUCTOR_CACHE_DIR wins."""
     log_every: int = 1
     """Steps a line of the log."""
 
@@ -133,7 +135,9 @@ class TopologyConfig(Section):
     targets: int = 1
     drafters: int = 1
     queue_depth: int = 2
-    """Feature batches in flight from a target to a drafter."""
+    """Rows of hidden states that wait for a drafter."""
+    prefetch: int = 8
+    """Packed rows that wait for a target."""
 
 
 class LogConfig(Section):
@@ -167,6 +171,13 @@ class RegenerateConfig(Section):
     """The target writes the training responses."""
 
     prompts: tuple[str, ...] = ()
+    """jsonl files of prompts or chats; ``pydoc`` draws from the standard library's documentation."""
+    limit: int | None = None
+    """Prompts at most, spread evenly over all."""
+    batch_size: int = 32
+    """Prompts answered in step; another size may round differently, so a file keeps its own."""
+    max_prompt_tokens: int = 2048
+    """Longer prompts are left out and counted."""
     out: str = "data/regenerated.jsonl"
     max_new_tokens: int = 256
     temperature: float = 0.0
@@ -289,6 +300,7 @@ def _check(config: Config, source: str) -> None:
         ("topology.targets", topology.targets),
         ("topology.drafters", topology.drafters),
         ("topology.queue_depth", topology.queue_depth),
+        ("topology.prefetch", topology.prefetch),
         ("checkpoint.keep_last", config.checkpoint.keep_last),
     ):
         if number < 1:
@@ -304,6 +316,8 @@ def _check(config: Config, source: str) -> None:
             problems.append("model.sliding_window is missing: a layer slides")
         elif model.sliding_window < model.block_size:
             problems.append("model.sliding_window must be at least model.block_size")
+    if data.max_batch_size > model.anchors:
+        problems.append("data.max_batch_size must not exceed model.anchors: each document gets an anchor")
     if list(data.length_buckets) != sorted(set(data.length_buckets)):
         problems.append("data.length_buckets must ascend")
     if data.length_buckets and data.length_buckets[-1] > data.token_budget:

@@ -62,3 +62,16 @@ def _umask() -> int:
     value = os.umask(0)
     os.umask(value)
     return value
+
+
+def cut_torn_line(path: Path) -> None:
+    """Cuts off the unfinished last line that a killed writer left in a file of lines."""
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        tail = b""
+        while end and b"\n" not in tail:
+            step = min(end, 1 << 16)
+            end -= step
+            file.seek(end)
+            tail = file.read(step) + tail
+        file.truncate(end + tail.rfind(b"\n") + 1)

@@ -77,23 +77,24 @@ class Tokenizer:
         """A chat up to where the assistant's next response begins."""
         return self._encode_rendered(self._render(messages, generate=True)).ids
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[list[int], list[bool]]:
+    def encode_chat(self, messages: Sequence[Message], *, cut: bool = False) -> tuple[list[int], list[bool]]:
         """A whole chat: its ids, and True for each token of a response, the token that ends it included.
 
         A token that straddles the start of a response belongs to the prompt: at inference the response
-        begins after it.
+        begins after it. ``cut``: the last message is a response that was broken off; the ids end with it,
+        since its writer did not end it there.
         """
         encoding = self._encode_rendered(self._render(messages, generate=False))
         supervised = [False] * len(encoding.ids)
-        found = False
+        end = 0
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            found = True
-            self._supervise(encoding, supervised, self._response_start(messages, number))
-        if not found:
+            end = self._supervise(encoding, supervised, self._response_start(messages, number))
+        if not end:
             raise TextError("no message of the assistant: nothing to learn from")
-        return list(encoding.ids), supervised
+        length = end if cut else len(supervised)
+        return list(encoding.ids)[:length], supervised[:length]
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Token ids to text."""
@@ -107,13 +108,14 @@ class Tokenizer:
             raise TextError(f"the chat template rewrites what precedes message {number}")
         return len(prompt)
 
-    def _supervise(self, encoding: tokenizers.Encoding, supervised: list[bool], start: int) -> None:
+    def _supervise(self, encoding: tokenizers.Encoding, supervised: list[bool], start: int) -> int:
+        """Marks a response that begins at the character ``start``; returns the index of its end token."""
         for index, (first, _) in enumerate(encoding.offsets):
             if first < start:
                 continue
             supervised[index] = True
             if encoding.ids[index] in self.end_ids:
-                return
+                return index
         raise TextError("the chat template puts no end token after a response")
 
     def _render(self, messages: Sequence[Message], *, generate: bool) -> str:

@@ -85,6 +85,18 @@ def test_a_token_across_the_boundary_belongs_to_the_prompt() -> None:
     assert tokenizer.decode(labelled, keep_special=True) == "x<|im_end|>"  # "he" is one token
 
 
+def test_a_response_that_was_broken_off_has_no_end_token(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    ids, supervised = tokenizer.encode_chat(CHAT, cut=True)
+    assert tokenizer.decode(ids, keep_special=True).endswith("<|im_start|>assistant\nhe he")
+    labelled = [token for token, label in zip(ids, supervised, strict=True) if label]
+    assert tokenizer.decode(labelled, keep_special=True) == "The word.<|im_end|>he he"
+    lines = [{"messages": CHAT, "finish": finish} for finish in ("stop", "length")]
+    config = config_for(tmp_path, write(tmp_path / "a.jsonl", lines), token_budget=256)
+    whole, cut = open_dataset(config, tokenizer).cache.lengths.tolist()
+    assert (whole, cut) == (len(ids) + 2, len(ids))  # the end token and the line break after it
+
+
 def test_all_of_a_text_is_labels(tmp_path: Path) -> None:
     dataset = open_dataset(config_for(tmp_path, write(tmp_path / "a.jsonl", [{"text": "the end"}])), make_tokenizer())
     batch = dataset.batch(0, 0)

@@ -23,6 +23,14 @@ class Document:
 
 
 @dataclass(frozen=True)
+class Chat:
+    """Messages; ``cut`` where the last one is a response that was broken off (``"finish": "length"``)."""
+
+    messages: list[Message]
+    cut: bool = False
+
+
+@dataclass(frozen=True)
 class BadLine:
     """A line that gives no document, and why."""
 
@@ -53,8 +61,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
 
 
-def parse(line: bytes) -> str | list[Message]:
-    """A text, or a chat's messages with roles and contents as strings; TextError says what is wrong."""
+def parse(line: bytes) -> str | Chat:
+    """A text, or a chat with roles and contents as strings; TextError says what is wrong."""
     if not line.strip():
         raise TextError("an empty line")
     try:
@@ -69,18 +77,19 @@ def parse(line: bytes) -> str | list[Message]:
         raise TextError(f"a {type(value).__name__}, not an object")
     for key in ("messages", "conversations"):
         if key in value:
-            return _messages(value[key], key)
+            messages = _messages(value[key], key)
+            return Chat(messages, value.get("finish") == "length" and messages[-1]["role"] == "assistant")
     if "text" not in value:
         raise TextError("none of the keys messages, conversations, text")
     return _string(value["text"], "text")
 
 
-def encode(content: str | list[Message], tokenizer: Tokenizer) -> Document:
+def encode(content: str | Chat, tokenizer: Tokenizer) -> Document:
     """All of a text is labels; of a chat, the responses are."""
     if isinstance(content, str):
         tokens = tokenizer.encode_text(content)
         return Document(tokens, [True] * len(tokens))
-    return Document(*tokenizer.encode_chat(content))
+    return Document(*tokenizer.encode_chat(content.messages, cut=content.cut))
 
 
 def _messages(value: Any, key: str) -> list[Message]:

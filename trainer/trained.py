@@ -1,0 +1,61 @@
+"""Opening what a run has made: its checkpoint, the drafter in it, and the target that it belongs to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import torch
+
+from trainer.checkpoint import MODEL, State, list_checkpoints, load_tensors
+from trainer.config import Config
+from trainer.errors import CheckpointError, ResumeRefused
+from trainer.model import Drafter, DrafterShape
+from trainer.targets import open_target
+from trainer.targets.interface import DecodableTarget
+
+
+def find_checkpoint(config: Config, checkpoint: Path | None) -> Path:
+    """The named checkpoint, or the run's last one; CheckpointError where there is none."""
+    if checkpoint is not None:
+        return checkpoint
+    found = list_checkpoints(Path(config.checkpoint.dir))
+    if not found:
+        raise CheckpointError(f"{config.checkpoint.dir} holds no checkpoint")
+    return found[-1][1]
+
+
+def drafter_shape(state: State) -> DrafterShape:
+    """The sizes of a checkpoint's drafter; CheckpointError where they are not all there."""
+    try:
+        return msgspec.convert(state.drafter, DrafterShape)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"the checkpoint's drafter sizes do not convert: {error}") from error
+
+
+def load_drafter(path: Path, state: State, device: torch.device, dtype: torch.dtype) -> Drafter:
+    """The drafter of a checkpoint, for inference."""
+    with torch.device("meta"):
+        drafter = Drafter(drafter_shape(state))
+    weights = {name: value.to(dtype) for name, value in load_tensors(path, MODEL, device).items()}
+    try:
+        drafter.load_state_dict(weights, assign=True)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path / MODEL} is of another drafter: {error}") from error
+    return drafter.requires_grad_(False).eval()
+
+
+def open_trained_target(config: Config, state: State, device: torch.device, dtype: torch.dtype) -> DecodableTarget:
+    """The configured target; ResumeRefused unless it is the one that the drafter was trained for."""
+    target = open_target(config.target, device, dtype, len(state.taps))
+    now = {**target.identity(), "mask id": target.mask_token_id, "taps": str(list(target.tap_layers))}
+    then = {**state.identity, "mask id": state.mask_token_id, "taps": str(list(state.taps))}
+    # Another number format is another rounding, not another model: a run on a GPU is evaluated on CPU.
+    wrong = [
+        f"{key} was {then.get(key)} and is {now.get(key)}"
+        for key in sorted(now.keys() | then.keys())
+        if key != "dtype" and now.get(key) != then.get(key)
+    ]
+    if wrong:
+        raise ResumeRefused(f"the drafter of step {state.step} belongs to another target: {'; '.join(wrong)}")
+    return target
