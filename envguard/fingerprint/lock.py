@@ -1,0 +1,272 @@
+"""Lock files as references: pylock.toml, uv.lock, requirements.txt. Pure: bytes in, locked packages out.
+
+A lock speaks of packages alone, and of builds only through the hashes of wheels.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from packaging.markers import Environment, InvalidMarker, Marker
+from packaging.pylock import (
+    Package,
+    Pylock,
+    PylockUnsupportedVersionError,
+    PylockValidationError,
+    is_valid_pylock_path,
+)
+from packaging.utils import canonicalize_name
+
+from envguard.errors import InputError
+
+LockKind = Literal["pylock", "uv.lock", "requirements"]
+
+
+@dataclass(frozen=True)
+class Locked:
+    """One package that a lock names. `version` stands as written; None for a source tree without one.
+
+    `marker` is the condition under which it belongs to the environment, `required` False where only an extra or a
+    dependency group brings it in. `sha256` are those of its wheels (hex), `urls` where they came from.
+    """
+
+    name: str
+    version: str | None
+    sha256: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
+    index: str | None = None
+    editable: str | None = None
+    commit: str | None = None
+    marker: str | None = None
+    required: bool = True
+
+    def applies(self, environment: Environment) -> bool:
+        """Whether its marker holds; one that cannot be evaluated is taken to hold."""
+        if self.marker is None:
+            return True
+        try:
+            return Marker(self.marker).evaluate(cast("dict[str, str]", environment))
+        except (InvalidMarker, ValueError, KeyError):
+            return True
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What a lock file names; `notes` tell what in it could not be used."""
+
+    kind: LockKind
+    path: str
+    packages: tuple[Locked, ...]
+    notes: tuple[str, ...] = ()
+    edges: Mapping[int, tuple[tuple[int, str | None], ...]] = field(default_factory=dict)
+    """uv.lock: package index → (index of what it depends on, marker of that edge)."""
+    roots: tuple[int, ...] = ()
+
+    def select(self, environment: Environment) -> tuple[Locked, ...]:
+        """The packages for one interpreter and platform, each name once; the workspace itself is not among them."""
+        chosen = self._reached(environment) if self.kind == "uv.lock" else enumerate(self.packages)
+        found: dict[str, Locked] = {}
+        for index, item in chosen:
+            if index not in self.roots and item.applies(environment):
+                found.setdefault(item.name, item)
+        return tuple(found.values())
+
+    def _reached(self, environment: Environment) -> Iterator[tuple[int, Locked]]:
+        """uv.lock holds every platform and every extra: what is required is what the roots lead to here."""
+        required, stack = set(self.roots), list(self.roots)
+        while stack:
+            for target, marker in self.edges.get(stack.pop(), ()):
+                edge = Locked("", None, marker=marker)
+                if target not in required and edge.applies(environment):
+                    required.add(target)
+                    stack.append(target)
+        for index, item in sorted(enumerate(self.packages), key=lambda pair: pair[0] not in required):
+            if index in required or not self.roots:
+                yield index, item
+            else:
+                yield index, _optional(item)
+
+
+def _optional(item: Locked) -> Locked:
+    return Locked(
+        item.name, item.version, item.sha256, item.urls, item.index, item.editable, item.commit, item.marker, False
+    )
+
+
+def lock_kind(name: str) -> LockKind | None:
+    """What kind of lock a file name promises; None for one that promises none."""
+    base = posixpath.basename(name)
+    if base == "uv.lock":
+        return "uv.lock"
+    if is_valid_pylock_path(Path(base)) or re.fullmatch(r"pylock\..*toml", base):
+        return "pylock"
+    return "requirements" if re.fullmatch(r".*\.txt|.*requirements.*\.in", base) else None
+
+
+def parse_lock(path: str, data: bytes) -> Lock:
+    """Reads a lock by its name. Raises `InputError`."""
+    kind = lock_kind(path)
+    try:
+        text = data.decode("utf-8-sig")
+        if kind == "requirements":
+            return _requirements(path, text)
+        table = tomllib.loads(text)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path} cannot be read as a lock file: {error}") from error
+    return _uv_lock(path, table) if kind == "uv.lock" else _pylock(path, table)
+
+
+def _pylock(path: str, table: dict[str, Any]) -> Lock:
+    try:
+        lock = Pylock.from_dict(table)
+    except (PylockValidationError, PylockUnsupportedVersionError) as error:
+        raise InputError(f"{path} is no valid pylock: {error}", "PEP 751 says what one holds") from error
+    return Lock("pylock", path, tuple(_pylock_entry(package) for package in lock.packages))
+
+
+def _pylock_entry(package: Package) -> Locked:
+    wheels = package.wheels or ()
+    sha256 = [wheel.hashes["sha256"] for wheel in wheels if "sha256" in wheel.hashes]
+    urls = [wheel.url for wheel in wheels if wheel.url]
+    if package.archive is not None:
+        sha256 += [package.archive.hashes["sha256"]] if "sha256" in package.archive.hashes else []
+        urls += [package.archive.url] if package.archive.url else []
+    directory = package.directory
+    return Locked(
+        name=str(package.name),
+        version=str(package.version) if package.version is not None else None,
+        sha256=tuple(sha256),
+        urls=tuple(urls),
+        index=package.index,
+        editable=directory.path if directory is not None else None,
+        commit=package.vcs.commit_id if package.vcs is not None else None,
+        marker=str(package.marker) if package.marker is not None else None,
+        required=not (
+            package.marker is not None and re.search(r"\b(extras|dependency_groups)\b", str(package.marker))
+        ),
+    )
+
+
+def _uv_lock(path: str, table: dict[str, Any]) -> Lock:
+    raw = [entry for entry in _tables(table.get("package")) if isinstance(entry.get("name"), str)]
+    if not isinstance(table.get("version"), int):
+        raise InputError(f"{path} is no uv.lock: it has no version")
+    packages = tuple(_uv_entry(entry) for entry in raw)
+    roots = tuple(index for index, entry in enumerate(raw) if _is_root(entry))
+    edges = {index: tuple(_edges(raw, entry)) for index, entry in enumerate(raw)}
+    return Lock("uv.lock", path, packages, (), edges, roots)
+
+
+def _tables(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _is_root(entry: Mapping[str, Any]) -> bool:
+    source = entry.get("source")
+    return isinstance(source, dict) and ("virtual" in source or source.get("editable") == ".")
+
+
+def _uv_entry(entry: Mapping[str, Any]) -> Locked:
+    found = entry.get("source")
+    source: dict[str, str] = found if isinstance(found, dict) else {}
+    wheels = _tables(entry.get("wheels"))
+    hashes = [str(wheel.get("hash", "")) for wheel in wheels]
+    git = source.get("git", "")
+    markers = entry.get("resolution-markers")
+    return Locked(
+        name=str(canonicalize_name(entry["name"])),
+        version=entry.get("version"),
+        sha256=tuple(each.removeprefix("sha256:") for each in hashes if each.startswith("sha256:")),
+        urls=tuple(str(wheel["url"]) for wheel in wheels if "url" in wheel),
+        index=source.get("registry"),
+        editable=source.get("editable") or source.get("directory"),
+        # `…?rev=3f9c1a2#<full hash>`: the part behind the # is what is installed.
+        commit=git.rpartition("#")[2] or None if git else None,
+        marker=" or ".join(f"({marker})" for marker in markers) if isinstance(markers, list) and markers else None,
+    )
+
+
+def _edges(raw: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> Iterator[tuple[int, str | None]]:
+    for wanted in _tables(entry.get("dependencies")):
+        for index, candidate in enumerate(raw):
+            if candidate["name"] == wanted.get("name") and wanted.get("version") in (None, candidate.get("version")):
+                yield index, wanted.get("marker")
+                yield from ((extra, marker) for extra, marker in _extras(raw, candidate, wanted.get("extra")))
+
+
+def _extras(
+    raw: Sequence[Mapping[str, Any]], candidate: Mapping[str, Any], extras: object
+) -> Iterator[tuple[int, str | None]]:
+    """What the extras of a dependency bring in (`{ name = "ray", extra = ["default"] }`)."""
+    offered = candidate.get("optional-dependencies")
+    for extra in extras if isinstance(extras, list) and isinstance(offered, dict) else ():
+        yield from _edges(raw, {"dependencies": offered.get(extra)})
+
+
+# `name[extra]==version ; marker --hash=…`; the version as it stands, PEP 440 or not (`4.0.0-unsupported`).
+_PIN = re.compile(
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*={2,3}\s*(?P<version>[^\s;,#*]+)"
+    r"\s*(?:;\s*(?P<marker>.*))?"
+)
+_DIRECT = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>\S+)\s*(?:;\s*(?P<marker>.*))?"
+)
+_HASH = re.compile(r"\s--hash[= ](?P<algorithm>\w+):(?P<hex>[0-9a-fA-F]+)")
+
+
+def _requirements(path: str, text: str) -> Lock:
+    found: list[Locked] = []
+    notes: list[str] = []
+    unpinned = 0
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        line = re.sub(r"(^|\s)#.*$", "", line).strip()
+        if not line:
+            continue
+        item = _requirement(line)
+        if item is not None:
+            found.append(item)
+        elif line.startswith(("-r", "--requirement", "-c", "--constraint")):
+            notes.append(f"`{line}` was not followed")
+        elif not line.startswith("--"):
+            unpinned += 1
+    if unpinned:
+        notes.append(f"{unpinned} line{'s' if unpinned > 1 else ''} without a pin left out")
+    if not found:
+        raise InputError(f"{path} pins no package", "a lock names versions: `name==1.2.3`")
+    return Lock("requirements", path, tuple(found), tuple(notes))
+
+
+def _requirement(line: str) -> Locked | None:
+    """One logical line as a pin; None for an option, an unpinned name, or what is no requirement."""
+    hashes = tuple(match["hex"].lower() for match in _HASH.finditer(line) if match["algorithm"].lower() == "sha256")
+    body = _HASH.sub("", line).strip()
+    if match := re.fullmatch(r"(?:-e|--editable)[ =]\s*(\S+)", body):
+        egg = re.search(r"#egg=([A-Za-z0-9._-]+)", match[1])
+        return Locked(str(canonicalize_name(egg[1])), None, editable=match[1]) if egg else None
+    if match := _PIN.fullmatch(body):
+        name = str(canonicalize_name(match["name"]))
+        return Locked(name, match["version"], sha256=hashes, marker=(match["marker"] or "").strip() or None)
+    if match := _DIRECT.fullmatch(body):
+        return _direct(match, hashes)
+    return None
+
+
+def _direct(match: re.Match[str], hashes: tuple[str, ...]) -> Locked:
+    url = match["url"]
+    fragment = re.search(r"sha256=([0-9a-f]{64})", url)
+    wheel = re.search(r"/[^/]+?-([^-/]+)(?:-\d[^-/]*)?-[^-/]+-[^-/]+-[^-/]+\.whl(?:#|$)", url)
+    commit = re.search(r"@([0-9a-f]{40})(?:#|$)", url) if url.startswith("git+") else None
+    return Locked(
+        name=str(canonicalize_name(match["name"])),
+        version=wheel[1].replace("%2B", "+").replace("%2b", "+") if wheel else None,
+        sha256=hashes or ((fragment[1],) if fragment else ()),
+        urls=(url,),
+        commit=commit[1] if commit else None,
+        marker=(match["marker"] or "").strip() or None,
+    )
