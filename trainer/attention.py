@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from trainer.errors import ConfigError
 from trainer.mask import BlockLayout, Mask, block_mask, dense_mask
 
 Backend = Literal["sdpa", "flex"]
+Flex = Callable[..., Tensor]
 
 
 def choose_backend(config: TrainConfig, device: torch.device) -> Backend:
@@ -42,12 +43,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
     Query rows that see nothing come out as exact zeros and pass no gradient.
     """
     if isinstance(mask, BlockMask):
-        flex = flex_attention if torch.compiler.is_compiling() else compiled_flex()
-        return flex(query, key, value, block_mask=mask, enable_gqa=True)  # type: ignore[no-any-return]
+        flex = cast("Flex", flex_attention) if torch.compiler.is_compiling() else compiled_flex()
+        return flex(query, key, value, block_mask=mask, enable_gqa=True)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
 
 
 @functools.cache
-def compiled_flex() -> Callable[..., Any]:
+def compiled_flex() -> Flex:
     """flex_attention by itself, compiled: for callers outside a compiled model."""
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)

@@ -57,7 +57,7 @@ class TargetConfig(Section):
     path: str | None = None
     """``hf``: the model directory; ``smollm2-gguf``: the GGUF file, by default the installed wheel's."""
     shape: str | None = None
-    """``random``: a name in ``trainer.shapes.SHAPES``."""
+    """A name in ``trainer.shapes.SHAPES``: of a ``random`` target; of an ``hf`` one for a dry run without it."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """``auto``: bfloat16 on a GPU, float32 on CPU."""
     mask_token_id: int | None = None

@@ -76,7 +76,7 @@ def block_loss(
     blocks, slots = labels.shape
     predicted = hidden.view(blocks, slots + 1, -1)[:, 1:].reshape(blocks * slots, -1)
     weight = slot_weights(slots + 1, gamma, hidden.device) * valid
-    numerator, right = _LinearCrossEntropy.apply(
+    numerator, right = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         predicted, head, labels.reshape(-1), weight.reshape(-1), compiled_chunk() if compiled else _chunk
     )
     right = right.view(blocks, slots) & valid

@@ -101,16 +101,16 @@ def block_mask(layout: BlockLayout, window: int | None = None) -> BlockMask:
     some = _by_query_block(some_context | some_draft, fill=False).any(dim=1)
     # Rows that pad the last query block never run, so they do not keep a block from being full.
     every = _by_query_block(all_context | all_draft, fill=True).all(dim=1)
-    partial_count, partial_index = _ordered(some & ~every)
-    full_count, full_index = _ordered(every)
-    return BlockMask.from_kv_blocks(
-        partial_count,
-        partial_index,
-        full_count,
-        full_index,
-        BLOCK_SIZE=FLEX_BLOCK,
+    partial = some & ~every
+    # from_kv_blocks would derive the transposed half through vmap, which costs more than all the rest here.
+    return BlockMask(
+        (queries, keys),
+        *_ordered(partial),
+        *_ordered(every),
+        *_ordered(partial.t()),
+        *_ordered(every.t()),
+        BLOCK_SIZE=(FLEX_BLOCK, FLEX_BLOCK),
         mask_mod=mask_mod(layout, window),
-        seq_lengths=(queries, keys),
     )
 
 

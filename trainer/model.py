@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -202,6 +203,10 @@ class Drafter(nn.Module):
             else:
                 parameter.normal_(0.0, 0.02, generator=generator)
 
+    def stack(self) -> list[tuple[Layer, LayerType]]:
+        """The layers with their attention types."""
+        return list(zip(cast("list[Layer]", list(self.layers)), self.shape.layer_types, strict=True))
+
     def rotary(self, position: Tensor) -> Rotary:
         """RoPE tables of positions [N]."""
         return rotary(position, self.shape.head_dim, self.shape.rope_theta)
@@ -221,7 +226,7 @@ class Drafter(nn.Module):
         """[Q, H] after the final norm; rows of empty blocks are meaningless and carry no weight."""
         context = self.context(taps)
         at_context, at_block = self.rotary(position), self.rotary(block_position)
-        for layer, kind in zip(self.layers, self.shape.layer_types, strict=True):
+        for layer, kind in self.stack():
             pair = layer.self_attn.keys_values(context, at_context)
             block = layer(block, pair, at_block, masks[kind])
         return self.norm(block)  # type: ignore[no-any-return]
@@ -241,7 +246,7 @@ class Drafter(nn.Module):
             raise ValueError(f"{high} tokens in a cache of {cache.capacity}")
         context = self.context(taps)
         at = self.rotary(torch.arange(low, high, device=taps.device))
-        for number, layer in enumerate(self.layers):
+        for number, (layer, _) in enumerate(self.stack()):
             key, value = layer.self_attn.keys_values(context, at)
             cache.keys[number][:, :, low:high] = key
             cache.values[number][:, :, low:high] = value
@@ -255,7 +260,7 @@ class Drafter(nn.Module):
         """
         slots, anchor = block.shape[0], cache.length
         at = self.rotary(torch.arange(anchor, anchor + slots, device=block.device))
-        for number, (layer, kind) in enumerate(zip(self.layers, self.shape.layer_types, strict=True)):
+        for number, (layer, kind) in enumerate(self.stack()):
             window = self.shape.window(kind)
             low = 0 if window is None else max(0, anchor - (window - 1))
             # The mask depends on distances alone, so the window's part of the cache is a context of its own.

@@ -27,6 +27,8 @@ class TargetShape:
     max_position_embeddings: int
     rms_norm_eps: float = 1e-6
     tied: bool = False
+    full_attention_every: int = 1
+    """1 where all layers are full attention; 4 where three of four are linear attention."""
     drafter: dict[str, int] = field(default_factory=dict)
     """Drafter sizes that the published drafter of this target does not take from it."""
 
@@ -42,7 +44,7 @@ SHAPES: dict[str, TargetShape] = {
         TargetShape("smollm2-135m", 576, 30, 9, 3, 64, 1536, 49152, 1e5, 8192, 1e-5, True),
         TargetShape("qwen3-8b", 4096, 36, 32, 8, 128, 12288, 151936, 1e6, 40960),
         TargetShape(
-            # A hybrid: three of four layers are linear attention; the sizes are of its full layers.
+            # The sizes are those of its full-attention layers.
             "qwen3.6-27b",
             5120,
             64,
@@ -53,6 +55,7 @@ SHAPES: dict[str, TargetShape] = {
             248320,
             1e7,
             262144,
+            full_attention_every=4,
             drafter={"num_heads": 32, "num_kv_heads": 8, "head_dim": 128},
         ),
     )
@@ -68,6 +71,8 @@ def shape_of(config: TargetConfig) -> TargetShape:
             raise ConfigError(f"target.shape {config.shape!r} is none of {', '.join(SHAPES)}")
         return SHAPES[config.shape]
     path = Path(config.path or "") / "config.json"
+    if not path.exists() and config.shape in SHAPES:
+        return SHAPES[config.shape]
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

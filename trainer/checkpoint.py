@@ -1,0 +1,245 @@
+"""Checkpoints: complete or absent, safetensors and JSON alone, and refused where they do not belong.
+
+``step_N/`` holds ``model.safetensors`` (serving names, the training dtype), ``optimizer.safetensors``
+(moments, and the masters of a bf16 drafter), ``rng.safetensors`` and ``trainer_state.json``, whose file list
+with sizes tells a damaged copy. It is written under another name, flushed to the disk and renamed, so that a
+process killed at any moment leaves either the whole or nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from trainer.config import Config
+from trainer.errors import CheckpointError, ResumeRefused
+from trainer.files import new_directory
+
+MODEL, OPTIMIZER, RNG, STATE = (
+    "model.safetensors",
+    "optimizer.safetensors",
+    "rng.safetensors",
+    "trainer_state.json",
+)
+FORMAT = 1
+_NAME = re.compile(r"step_(\d+)")
+_UNFINISHED = re.compile(r"\.step_\d+\.(.*\.tmp|deleting)")
+logger = logging.getLogger("trainer")
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """``trainer_state.json``: where the run stands and what it belongs to."""
+
+    format: int = FORMAT
+    step: int
+    """Updates done."""
+    seed: int
+    epoch: int
+    batch_index: int
+    """The next packed row, within the epoch."""
+    row: int
+    """The next packed row, counted from the start of the run."""
+    samples: int
+    """Documents trained on so far."""
+    config: dict[str, Any]
+    config_digest: str
+    identity: dict[str, str | int | float]
+    """Target and tokenizer."""
+    mask_token_id: int
+    taps: tuple[int, ...]
+    block_size: int
+    drafter: dict[str, Any]
+    """The drafter's sizes."""
+    data_digest: str
+    topology: dict[str, int]
+    torch_version: str
+    files: dict[str, int] = {}
+    """Bytes of each other file."""
+
+
+def checkpoint_path(directory: Path, step: int) -> Path:
+    """Where the checkpoint of ``step`` is."""
+    return directory / f"step_{step}"
+
+
+def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
+    """The finished checkpoints of a run, by ascending step."""
+    if not directory.is_dir():
+        return []
+    found = [(match, path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return sorted((int(match[1]), path) for match, path in found if (path / STATE).is_file())
+
+
+def save(directory: Path, state: State, tensors: Mapping[str, Mapping[str, Tensor]]) -> Path:
+    """Writes ``step_N`` durably; ``tensors`` maps file names to contents. OSError if the disk does not take it."""
+    target = checkpoint_path(directory, state.step)
+    with new_directory(target) as writing:
+        for name, content in tensors.items():
+            # safetensors refuses tensors that share memory, as views of one buffer do.
+            save_file({key: value.detach().cpu().contiguous() for key, value in content.items()}, writing / name)
+        sizes = {name: (writing / name).stat().st_size for name in tensors}
+        complete = msgspec.structs.replace(state, files=sizes)
+        (writing / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(complete)))
+        if target.exists():  # an older branch of this run reached the same step
+            _delete(target)
+    return target
+
+
+def load_state(path: Path) -> State:
+    """Reads ``trainer_state.json``; CheckpointError where it is missing or damaged, or of another format."""
+    try:
+        raw = json.loads((path / STATE).read_bytes())
+        if raw.get("format") != FORMAT:
+            raise CheckpointError(f"{path} has format {raw.get('format')}; this trainer reads {FORMAT}")
+        state = msgspec.convert(raw, State)
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise CheckpointError(f"{path} is no checkpoint: {error}") from error
+    for name, size in state.files.items():
+        found = (path / name).stat().st_size if (path / name).is_file() else None
+        if found != size:
+            raise CheckpointError(f"{path / name} has {found} bytes and was written with {size}")
+    return state
+
+
+def load_tensors(path: Path, name: str, device: torch.device) -> dict[str, Tensor]:
+    """The tensors of one of the checkpoint's files."""
+    try:
+        return load_file(path / name, device=str(device))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read {path / name}: {error}") from error
+
+
+def differences(saved: State, now: State) -> list[str]:
+    """What makes a checkpoint one of another run: target, tokenizer, drafter, data, seed."""
+    return [
+        f"{what} was {before!r} and is {after!r}"
+        for what, before, after in (
+            ("mask id", saved.mask_token_id, now.mask_token_id),
+            ("taps", list(saved.taps), list(now.taps)),
+            ("block size", saved.block_size, now.block_size),
+            ("data", saved.data_digest, now.data_digest),
+            ("seed", saved.seed, now.seed),
+            *(
+                (f"target {key}", saved.identity.get(key), now.identity.get(key))
+                for key in sorted(saved.identity.keys() | now.identity.keys())
+            ),
+            *(
+                (f"drafter {key}", saved.drafter.get(key), now.drafter.get(key))
+                for key in sorted(saved.drafter.keys() | now.drafter.keys())
+                if key not in ("taps", "block_size")
+            ),
+        )
+        if before != after
+    ]
+
+
+def refuse_mismatch(saved: State, now: State) -> None:
+    """ResumeRefused, naming every difference, unless the checkpoint is of this drafter, target and data."""
+    found = differences(saved, now)
+    if found:
+        raise ResumeRefused(
+            f"step {saved.step} cannot be resumed: {'; '.join(found)}. "
+            "--weights-only starts a new run from its weights, --fresh from nothing"
+        )
+
+
+def changed_settings(saved: State, config: Config) -> list[str]:
+    """The configured values that differ from the checkpoint's, as ``section.key: before -> after``."""
+    now = json.loads(msgspec.json.encode(config))
+    return [
+        f"{section}.{key}: {saved.config.get(section, {}).get(key)!r} -> {value!r}"
+        for section, values in now.items()
+        for key, value in values.items()
+        if saved.config.get(section, {}).get(key) != value
+    ]
+
+
+def set_aside(directory: Path, *logs: str) -> Path | None:
+    """Moves an earlier run's checkpoints and logs into ``previous-N``; None if there are none."""
+    old = [path for _, path in list_checkpoints(directory)]
+    old += [path for name in logs if (path := directory / name).exists()]
+    if not old:
+        return None
+    number = 1
+    while (place := directory / f"previous-{number}").exists():
+        number += 1
+    place.mkdir()
+    for path in old:
+        path.rename(place / path.name)
+    logger.info("the earlier run is in %s", place)
+    return place
+
+
+def rng_state() -> dict[str, Tensor]:
+    """The states of torch's generators on this rank."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_rng_state(states: Mapping[str, Tensor]) -> None:
+    """Sets the generators that ``rng_state`` reads, as far as they were saved."""
+    if "cpu" in states:
+        torch.set_rng_state(states["cpu"].cpu())
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"].cpu())
+
+
+def prune(directory: Path, keep_last: int, keep_every: int | None) -> list[Path]:
+    """Deletes all but the last ``keep_last`` checkpoints and the multiples of ``keep_every``; returns those."""
+    old = [
+        path for step, path in list_checkpoints(directory)[:-keep_last] if not (keep_every and step % keep_every == 0)
+    ]
+    for path in old:
+        _delete(path)
+    return old
+
+
+@contextmanager
+def run_lock(directory: Path) -> Iterator[None]:
+    """Keeps a second trainer out of the run's directory, and removes what a killed one left unfinished.
+
+    Raises CheckpointError while another process holds it. The kernel lifts the lock with the process.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / ".lock", "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CheckpointError(f"another trainer is at work in {directory}") from error
+        for path in directory.iterdir():
+            if _UNFINISHED.fullmatch(path.name):
+                shutil.rmtree(path)
+        yield
+
+
+def stamp(path: Path) -> None:
+    """Stamps a checkpoint with the machine's fingerprint; a failure is a warning, never a lost checkpoint."""
+    try:
+        import envguard
+
+        envguard.stamp(path)
+    except Exception as error:  # a witness may fail in any way; training goes on
+        logger.warning("checkpoint %s is not stamped: %s: %s", path, type(error).__name__, error)
+
+
+def _delete(path: Path) -> None:
+    # Renamed first: a deletion cut short must not leave a half checkpoint under a good name.
+    doomed = path.with_name(f".{path.name}.deleting")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed)

@@ -1,0 +1,110 @@
+"""The command line: one function a command, each of which loads only what it needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainer.config import load_config
+from trainer.errors import ConfigError, TrainerError
+
+app = typer.Typer(
+    name="trainer",
+    help="Trains DFlash drafters (block-diffusion speculative decoding) against a frozen target model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="The training text.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+ConfigPath = Annotated[Path, typer.Argument(help="TOML file; see configs/.", metavar="CONFIG")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="section.key=value, as often as wanted.", metavar="[KEY=VALUE]...")
+]
+Checkpoint = Annotated[Path | None, typer.Option(help="A step_N directory; by default the run's newest.")]
+
+
+@app.command()
+def train(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start from nothing; an earlier run is set aside.")] = False,
+    weights_only: Annotated[
+        Path | None, typer.Option(help="Start a new run from the weights of this checkpoint.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Resume at this checkpoint instead of at the newest.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print shapes, memory, FLOPs and the plan; train nothing.")
+    ] = False,
+) -> None:
+    """Train, going on from the newest checkpoint if there is one."""
+    values = load_config(config, overrides or ())
+    if sum([fresh, weights_only is not None, checkpoint is not None]) > 1:
+        raise ConfigError("--fresh, --weights-only and --checkpoint exclude each other")
+    if dry_run:
+        from trainer.dryrun import show
+
+        show(values)
+        return
+    from trainer.resume import Start
+    from trainer.train import run
+
+    raise typer.Exit(run(values, Start(fresh=fresh, weights_only=weights_only, checkpoint=checkpoint)))
+
+
+@app.command()
+def evaluate(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    checkpoint: Checkpoint = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the report, as JSON, here too.")] = None,
+) -> None:
+    """Measure acceptance on held-out prompts, simulated and by real greedy decoding."""
+    from trainer import evaluate as module
+
+    module.run(load_config(config, overrides or ()), checkpoint=checkpoint, as_json=as_json, out=out)
+
+
+@app.command()
+def export(
+    config: ConfigPath,
+    out: Annotated[Path, typer.Option(help="The directory to write.")],
+    overrides: Overrides = None,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write a checkpoint's drafter for SGLang and vLLM."""
+    from trainer import export as module
+
+    module.run(load_config(config, overrides or ()), checkpoint=checkpoint, out=out)
+
+
+@app.command()
+def regenerate(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Let the target write the responses that the drafter trains on; goes on where it was stopped."""
+    from trainer import regenerate as module
+
+    module.run(load_config(config, overrides or ()))
+
+
+@data_app.command()
+def inspect(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Tokenise the text and show counts, lengths, packing and every bad line."""
+    from trainer.data import inspect as module
+
+    module.run(load_config(config, overrides or ()))
+
+
+def main() -> None:
+    """Runs the command line; a TrainerError ends it with its message and exit code."""
+    try:
+        app()
+    except TrainerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from error

@@ -1,0 +1,104 @@
+"""Compilation without surprises: private cache a build, counted recompiles, never a silent fall to eager.
+
+One thread of a process compiles: the one that runs the steps. Prefetch and transport threads touch no
+compiled function, which ``CompiledDrafter`` checks on every call.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainer.errors import CompileError
+
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+@dataclass(frozen=True)
+class CompileCounts:
+    """Graphs compiled and cache hits and misses of this process so far."""
+
+    graphs: int
+    hits: int
+    misses: int
+
+    @classmethod
+    def now(cls) -> CompileCounts:
+        """Reads torch's own counters."""
+        from torch._dynamo.utils import counters
+
+        autograd, inductor = counters["aot_autograd"], counters["inductor"]
+        return cls(
+            graphs=counters["stats"]["unique_graphs"],
+            hits=autograd["autograd_cache_hit"] + inductor["fxgraph_cache_hit"],
+            misses=autograd["autograd_cache_miss"] + inductor["fxgraph_cache_miss"],
+        )
+
+
+def private_cache(root: str) -> Path:
+    """Points inductor at a directory of this torch build alone, unless the environment names one.
+
+    Raises CompileError where others may write there: cache entries are run as code.
+    """
+    if CACHE_VARIABLE not in os.environ:
+        version = f"{torch.__version__}-{torch.version.git_version[:12]}"
+        os.environ[CACHE_VARIABLE] = str(Path(root).absolute() / version)
+    path = Path(os.environ[CACHE_VARIABLE])
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = path.stat()
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CompileError(f"{path} belongs to another user or others may write to it; cache entries are run as code")
+    return path
+
+
+def refuse_eager_flex() -> None:
+    """Makes flex_attention's one warning about running uncompiled an error."""
+    warnings.filterwarnings("error", message=".*flex_attention called without torch.compile.*")
+
+
+class CompiledDrafter:
+    """The drafter's forward, compiled whole with static shapes; plain where compilation is off.
+
+    Call ``freeze`` after every shape has run forward and backward: from then on a recompile is an error.
+    """
+
+    def __init__(self, drafter: nn.Module, *, enabled: bool, shapes: int) -> None:
+        self.enabled = enabled
+        self.frozen: CompileCounts | None = None
+        self.thread = threading.get_ident()
+        self.run: Any = drafter
+        if enabled:
+            # A code object past its limit would run eager in silence.
+            torch._dynamo.config.recompile_limit = max(8, 2 * shapes)
+            torch._dynamo.config.fail_on_recompile_limit_hit = True
+            self.run = torch.compile(drafter, dynamic=False, fullgraph=True)
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """[Q, H]; CompileError where the call would compile after ``freeze`` or comes from another thread."""
+        if threading.get_ident() != self.thread:
+            raise CompileError("the drafter was called from a second thread of its process")
+        try:
+            return self.run(*arguments)  # type: ignore[no-any-return]
+        except RuntimeError as error:
+            if self.frozen is not None and "recompile" in str(error):
+                raise CompileError(f"a compiled function met a new shape after warm-up: {error}") from error
+            raise
+
+    def freeze(self) -> None:
+        """Forbids any further compilation in this process."""
+        if self.enabled:
+            torch.compiler.set_stance("fail_on_recompile")
+            self.frozen = CompileCounts.now()
+
+    @property
+    def recompiles(self) -> int:
+        """Graphs compiled since ``freeze``; anything but 0 is a fault."""
+        return CompileCounts.now().graphs - self.frozen.graphs if self.frozen is not None else 0

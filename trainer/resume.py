@@ -1,0 +1,111 @@
+"""Where a run begins: from nothing, from weights, or exactly where a checkpoint left it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+from trainer import checkpoint
+from trainer.config import Config
+from trainer.errors import CheckpointError
+from trainer.model import Drafter, DrafterShape
+from trainer.optimizer import DrafterOptimizer
+from trainer.source import Facts
+from trainer.topology import Group
+
+logger = logging.getLogger("trainer")
+COUNTERS = ("step", "epoch", "batch_index", "row", "samples")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins: by default at its newest checkpoint, if it has one."""
+
+    fresh: bool = False
+    """From nothing; earlier checkpoints and logs are set aside."""
+    weights_only: Path | None = None
+    """A new run from this checkpoint's weights."""
+    checkpoint: Path | None = None
+    """Resume here instead of at the newest one."""
+
+
+def fresh_state(config: Config, shape: DrafterShape, facts: Facts) -> checkpoint.State:
+    """The state before the first step."""
+    return checkpoint.State(
+        step=0,
+        seed=config.train.seed,
+        epoch=0,
+        batch_index=0,
+        row=0,
+        samples=0,
+        config=json.loads(msgspec.json.encode(config)),
+        config_digest=config.digest(),
+        identity=facts.identity,
+        mask_token_id=facts.mask_token_id,
+        taps=facts.taps,
+        block_size=config.model.block_size,
+        drafter=json.loads(msgspec.json.encode(shape)),  # as it will be read back: lists, not tuples
+        data_digest=facts.data_digest,
+        topology=msgspec.to_builtins(config.topology),
+        torch_version=str(torch.__version__),
+    )
+
+
+def restore(
+    config: Config,
+    start: Start,
+    fresh: checkpoint.State,
+    drafter: Drafter,
+    optimizer: DrafterOptimizer,
+    directory: Path,
+) -> checkpoint.State:
+    """Loads what ``start`` asks for and returns the state to go on from. Raises ResumeRefused, CheckpointError."""
+    if start.weights_only is not None:
+        saved = checkpoint.load_state(start.weights_only)
+        for change in checkpoint.differences(saved, fresh):
+            logger.warning("weights of another kind of run: %s", change)
+        load_weights(drafter, start.weights_only)
+        optimizer.adopt()
+        logger.info("a new run from the weights of %s", start.weights_only)
+    if start.fresh or start.weights_only is not None:
+        checkpoint.set_aside(directory, config.log.jsonl)
+        return fresh
+    found = checkpoint.list_checkpoints(directory)
+    path = start.checkpoint or (found[-1][1] if found else None)
+    if path is None:
+        return fresh
+    saved = checkpoint.load_state(path)
+    checkpoint.refuse_mismatch(saved, fresh)
+    if saved.torch_version != str(torch.__version__):
+        logger.warning("saved by torch %s, now %s: see `envguard diff`", saved.torch_version, torch.__version__)
+    for change in checkpoint.changed_settings(saved, config):
+        logger.warning("changed since the checkpoint: %s", change)
+    load_weights(drafter, path)
+    optimizer.load_state(checkpoint.load_tensors(path, checkpoint.OPTIMIZER, torch.device("cpu")))
+    checkpoint.set_rng_state(checkpoint.load_tensors(path, checkpoint.RNG, torch.device("cpu")))
+    logger.info("resumed from %s: epoch %d, row %d", path, saved.epoch, saved.batch_index)
+    return msgspec.structs.replace(fresh, **{name: getattr(saved, name) for name in COUNTERS})
+
+
+def load_weights(drafter: Drafter, path: Path) -> None:
+    """Loads the checkpoint's weights; CheckpointError where names or sizes do not fit."""
+    tensors = checkpoint.load_tensors(path, checkpoint.MODEL, torch.device("cpu"))
+    try:
+        drafter.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} holds another drafter: {error}") from error
+
+
+def agree(state: checkpoint.State, group: Group, drafter: Drafter, optimizer: DrafterOptimizer) -> checkpoint.State:
+    """Gives drafter 0's weights, moments and counters to the other drafters."""
+    counters = torch.tensor([getattr(state, name) for name in COUNTERS], device=drafter.fc.weight.device)
+    moments = optimizer.state()
+    group.share([counters, *(p.data for p in drafter.parameters()), *moments.values()])
+    if counters[0] > 0:
+        optimizer.load_state(moments)
+    return msgspec.structs.replace(state, **dict(zip(COUNTERS, counters.tolist(), strict=True)))

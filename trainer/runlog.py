@@ -1,0 +1,157 @@
+"""``train_log.jsonl``: one line a step, appended and flushed, never rewritten.
+
+After a resume the steps since the checkpoint are run and logged again; the later line of a step counts.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from trainer.config import Config
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One update. Times are seconds, rates a second, memory bytes."""
+
+    step: int
+    time: str
+    """When it ended, ISO 8601 with UTC offset."""
+    epoch: int
+    batch: int
+    """The next packed row, within the epoch."""
+    samples: int
+    """Documents trained on since the run began."""
+    loss: list[float]
+    """One a drafter."""
+    loss_mean: float
+    """Over all drafters: sum of weighted losses by sum of weights."""
+    accuracy: list[float | None]
+    """Slots 1 to B - 1."""
+    acceptance_length: float | None
+    """Simulated: 1 + leading matches."""
+    lr: float
+    grad_norm: float
+    tok_s: float
+    """Context tokens, padding not counted."""
+    draft_pos_s: float
+    """Positions of blocks that have an anchor."""
+    anchors: int
+    """Blocks that have an anchor, in all of this step's rows."""
+    anchors_per_document: float
+    anchors_per_token: float
+    mfu: float | None
+    """Model FLOPs by the time and the nominal bf16 peak of the drafters' devices; null where that is unknown."""
+    step_s: float
+    data_wait_s: float
+    target_s: float
+    """Seconds of target work for this step's rows."""
+    q_pre: list[int]
+    """Packed rows that wait, one a target."""
+    q_hs: list[int]
+    """Rows of hidden states that wait, one a drafter."""
+    attention: str
+    recompiles: int
+    cache_hits: int
+    cache_misses: int
+    peak_memory: int
+    eta_s: float
+    dropped_documents: int
+    """Documents of this step's rows without two supervised tokens in a row."""
+
+
+class Sink(Protocol):
+    """Takes step records."""
+
+    def write(self, record: StepRecord) -> None:
+        """Records one step."""
+        ...
+
+    def close(self) -> None:
+        """Flushes what is held back."""
+        ...
+
+
+class JsonLines:
+    """The log file. A line that a killed process left unfinished is cut off before the next is added."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "a+b")  # noqa: SIM115 - lives as long as the run
+        _cut_torn_line(self._file.fileno(), path)
+
+    def write(self, record: StepRecord) -> None:
+        """Appends one line in one write."""
+        self._file.write(msgspec.json.encode(record) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _cut_torn_line(handle: int, path: Path) -> None:
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.ftruncate(handle, whole)
+
+
+class TensorBoard:
+    """Scalars for TensorBoard (extra ``report``)."""
+
+    def __init__(self, directory: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory), purge_step=step)
+
+    def write(self, record: StepRecord) -> None:
+        """Adds every number of the record."""
+        for name, value in _numbers(record).items():
+            self._writer.add_scalar(name, value, record.step)
+
+    def close(self) -> None:
+        """Flushes."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """Scalars for W&B (extra ``wandb``)."""
+
+    def __init__(self, directory: Path, project: str, config: Config) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=project, dir=str(directory), config=msgspec.to_builtins(config), resume="allow"
+        )
+
+    def write(self, record: StepRecord) -> None:
+        """Logs every number of the record."""
+        self._run.log(_numbers(record), step=record.step)
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._run.finish()
+
+
+def _numbers(record: StepRecord) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for name, value in msgspec.structs.asdict(record).items():
+        if isinstance(value, list):
+            numbers |= {f"{name}/{i}": float(item) for i, item in enumerate(value) if item is not None}
+        elif isinstance(value, (int, float)) and name != "step":
+            numbers[name] = float(value)
+    return numbers
+
+
+def open_sinks(config: Config, directory: Path, step: int) -> list[Sink]:
+    """The configured logs of a run that goes on after ``step``."""
+    sinks: list[Sink] = [JsonLines(directory / config.log.jsonl)]
+    if config.log.tensorboard:
+        sinks.append(TensorBoard(directory / "tensorboard", step + 1))
+    if config.log.wandb:
+        sinks.append(WeightsAndBiases(directory, config.log.wandb_project, config))
+    return sinks

@@ -1,0 +1,237 @@
+"""Where the drafter's batches come from: rows in a fixed order, and what the target says of them.
+
+The rows of a run are those of its epochs one after the other, numbered from 0. Row i is a pure function of
+(seed, epoch, index), is read by target i mod T and trained on by drafter i mod D, so that a run is resumed
+with one number. One process that does both work is the case T = D = 1, with the same order and the same code.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from trainer.batch import PackedBatch, Target, TargetFeatures
+from trainer.errors import ConfigError, TrainerError
+from trainer.shapes import TargetShape
+
+
+class Dataset(Protocol):
+    """What the trainer asks of ``trainer.data``."""
+
+    @property
+    def digest(self) -> str:
+        """Of everything that the rows depend on."""
+        ...
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The static lengths that rows have, ascending."""
+        ...
+
+    def num_batches(self, epoch: int) -> int:
+        """Rows of an epoch."""
+        ...
+
+    def batch(self, epoch: int, index: int) -> PackedBatch:
+        """One row, on CPU."""
+        ...
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a drafter must know of target and data, whichever process holds them."""
+
+    identity: dict[str, str | int | float]
+    shape: TargetShape
+    mask_token_id: int
+    taps: tuple[int, ...]
+    dtype: torch.dtype
+    data_digest: str
+    row_lengths: tuple[int, ...]
+    rows: tuple[int, ...]  # an epoch
+
+    @classmethod
+    def of(cls, target: Target, dataset: Dataset, epochs: int) -> Facts:
+        """Of an opened target and data set."""
+        return cls(
+            target.identity(),
+            target.shape,
+            target.mask_token_id,
+            tuple(target.tap_layers),
+            target.dtype,
+            dataset.digest,
+            dataset.lengths,
+            tuple(dataset.num_batches(epoch) for epoch in range(epochs)),
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The order of a run: which rows, and how many steps they make."""
+
+    rows: tuple[int, ...]  # of each epoch
+    rows_per_step: int
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.total_steps < 1:
+            raise ConfigError(f"{sum(self.rows)} packed rows make no step of {self.rows_per_step}")
+
+    @property
+    def total_steps(self) -> int:
+        """Updates; rows at the very end that make no whole step are left out."""
+        steps = sum(self.rows) // self.rows_per_step
+        return steps if self.max_steps is None else min(steps, self.max_steps)
+
+    @property
+    def total_rows(self) -> int:
+        """Rows that are trained on."""
+        return self.total_steps * self.rows_per_step
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """(epoch, index) of a row; the row past the last one is index 0 of the epoch after it."""
+        ends = list(itertools.accumulate(self.rows))
+        epoch = bisect.bisect_right(ends, row)
+        return epoch, row - (ends[epoch - 1] if epoch else 0)
+
+    def rows_of(self, worker: int, workers: int, start: int) -> Iterator[int]:
+        """The rows of one of several workers, from ``start`` on."""
+        first = start + (worker - start) % workers
+        return iter(range(first, self.total_rows, workers))
+
+
+@dataclass
+class Supply:
+    """One row for the drafter, and what its making cost."""
+
+    features: TargetFeatures
+    wait: float  # seconds that the drafter stood still for want of it
+    target: float  # seconds that the target took
+    q_pre: int  # rows that waited for that target
+
+
+class Source(Protocol):
+    """The rows of one drafter, in order."""
+
+    facts: Facts
+
+    def head(self) -> tuple[Tensor, Tensor]:
+        """The target's embedding and LM head, [V, H] each."""
+        ...
+
+    def start(self, plan: Plan, row: int) -> None:
+        """Begins with the first of this drafter's rows at or after ``row``."""
+        ...
+
+    def next(self) -> Supply:
+        """The next row; TrainerError where its maker failed."""
+        ...
+
+    def q_hs(self) -> int:
+        """Rows of hidden states that wait for this drafter."""
+        ...
+
+    def close(self) -> None:
+        """Stops all that ``start`` began."""
+        ...
+
+
+class Prefetcher:
+    """Makes values ahead in a thread, at most ``depth`` of them; an error in the thread is raised by ``get``.
+
+    The thread packs rows and moves bytes. It never runs a compiled function.
+    """
+
+    def __init__(self, make: Callable[[int], Any], rows: Iterable[int], depth: int) -> None:
+        self._ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(maxsize=depth)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(make, iter(rows)), daemon=True, name="prefetch")
+        self._thread.start()
+
+    def _work(self, make: Callable[[int], Any], rows: Iterator[int]) -> None:
+        try:
+            for row in rows:
+                if not self._put((make(row), None)):
+                    return
+        except BaseException as error:  # handed to the consumer, whichever it is
+            self._put((None, error))
+
+    def _put(self, item: tuple[Any, BaseException | None]) -> bool:
+        while not self._stop.is_set():
+            try:
+                self._ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def get(self) -> Any:
+        """The next value; waits for it."""
+        while True:
+            try:
+                value, error = self._ready.get(timeout=1.0)
+                break
+            except queue.Empty:
+                if not self._thread.is_alive() and self._ready.empty():
+                    raise TrainerError("there are no more rows") from None
+        if error is not None:
+            raise error
+        return value
+
+    def depth(self) -> int:
+        """Values that wait."""
+        return self._ready.qsize()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        self._thread.join()
+
+
+class LocalSource:
+    """Target and drafter in one process: the target reads each row when the drafter asks for it."""
+
+    def __init__(self, target: Target, dataset: Dataset, epochs: int, prefetch: int) -> None:
+        self.facts = Facts.of(target, dataset, epochs)
+        self._target, self._dataset, self._prefetch = target, dataset, prefetch
+        self._batches: Prefetcher | None = None
+
+    def head(self) -> tuple[Tensor, Tensor]:
+        """The target's own tensors."""
+        return self._target.embedding(), self._target.lm_head()
+
+    def start(self, plan: Plan, row: int) -> None:
+        """Begins to pack rows."""
+        rows = plan.rows_of(0, 1, row)
+        self._batches = Prefetcher(lambda row: self._dataset.batch(*plan.locate(row)), rows, self._prefetch)
+
+    def next(self) -> Supply:
+        """Waits for a packed row, then runs the target."""
+        if self._batches is None:
+            raise TrainerError("the source has not been started")
+        began = time.perf_counter()
+        waiting = self._batches.depth()
+        batch = self._batches.get()
+        packed = time.perf_counter()
+        features = self._target.features(batch)
+        if features.taps.is_cuda:
+            torch.cuda.synchronize(features.taps.device)
+        return Supply(features, packed - began, time.perf_counter() - packed, waiting)
+
+    def q_hs(self) -> int:
+        """0: hidden states are made on demand."""
+        return 0
+
+    def close(self) -> None:
+        """Ends the prefetch thread."""
+        if self._batches is not None:
+            self._batches.close()

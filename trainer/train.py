@@ -1,0 +1,208 @@
+"""The training loop, top to bottom: place, source, drafter, resume, steps, checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import torch
+
+from trainer import checkpoint
+from trainer.attention import choose_backend
+from trainer.clock import Clock
+from trainer.compile import CompileCounts, CompiledDrafter, private_cache, refuse_eager_flex
+from trainer.config import Config
+from trainer.display import open_display
+from trainer.flops import peak_flops
+from trainer.model import Drafter, DrafterShape
+from trainer.optimizer import DrafterOptimizer
+from trainer.process import catch_stop, device_name, logging_to, peak_memory
+from trainer.resume import Start, agree, fresh_state, restore
+from trainer.runlog import Sink, open_sinks
+from trainer.source import LocalSource, Plan, Source
+from trainer.step import RowRunner, Summary, Tally
+from trainer.topology import Alone, Group, Place, choose_dtype, find_place
+
+logger = logging.getLogger("trainer")
+
+
+def run(config: Config, start: Start | None = None) -> int:
+    """Trains as configured; returns the exit code, 0 also after SIGTERM. Raises TrainerError."""
+    start = start or Start()
+    place = find_place(config)
+    with logging_to(Path(config.checkpoint.dir), leader=place.leads):
+        if not place.alone:
+            from trainer.distributed import run_rank
+
+            return run_rank(config, start, place)
+        with checkpoint.run_lock(Path(config.checkpoint.dir)):
+            return train(config, start, place, open_local(config, place), Alone())
+
+
+def open_local(config: Config, place: Place) -> LocalSource:
+    """Target and data of a process that is also the drafter."""
+    from trainer.data import open_dataset
+    from trainer.targets import open_target
+
+    dtype = choose_dtype(config.target.dtype, place.device)
+    target = open_target(config.target, place.device, dtype, config.model.num_taps)
+    dataset = open_dataset(config.data, target.tokenizer)
+    for line in dataset.report.lines():
+        logger.info(line)
+    return LocalSource(target, dataset, config.train.epochs, config.topology.prefetch)
+
+
+def train(config: Config, start: Start, place: Place, source: Source, group: Group) -> int:
+    """One drafter's whole run."""
+    facts = source.facts
+    plan = Plan(facts.rows, config.rows_per_step(), config.train.max_steps)
+    runner, optimizer = build(config, place, source, plan)
+    directory = Path(config.checkpoint.dir)
+    state = fresh_state(config, runner.drafter.shape, facts)
+    if place.leads:
+        state = restore(config, start, state, runner.drafter, optimizer, directory)
+    if place.drafters > 1:
+        state = agree(state, group, runner.drafter, optimizer)
+    with ExitStack() as stack:
+        stop = stack.enter_context(catch_stop())
+        warm_up(runner, optimizer, facts.row_lengths)
+        source.start(plan, state.row)
+        stack.callback(source.close)
+        sinks: list[Sink] = [*open_sinks(config, directory, state.step)] if place.leads else []
+        if place.leads:
+            sinks.append(open_display(config, plan.total_steps))
+        for sink in sinks:
+            stack.callback(sink.close)
+        clock = Clock(peak_flops(device_name(place.device)), place.drafters, plan.total_steps)
+        saved = state.step
+        while state.step < plan.total_steps and not stop.asked:
+            tally = Tally(runner.drafter.shape, facts, place.targets, place.drafters, place.drafter or 0)
+            for _ in range(plan.rows_per_step // place.drafters):
+                supply = source.next()
+                row = runner.draw(supply.features.batch)
+                totals = runner.run(supply.features, row)
+                optimizer.collect()
+                target = (state.row + (place.drafter or 0)) % place.targets
+                tally.add(supply, row, totals, target, own_target=place.alone)
+            summary = sum_up(tally, group, source, runner, place, stop_asked=stop.asked)
+            denominator = float(summary.totals.denominator)
+            norm, rate = optimizer.step(state.step, denominator, group.sum)
+            state = advance(state, plan, summary)
+            record = clock.record(state, summary, norm, rate, runner)
+            if record.step % config.train.log_every == 0 or record.step == plan.total_steps:
+                for sink in sinks:
+                    sink.write(record)
+            stop.asked = summary.counts["stop"] > 0
+            if due(config, state.step, plan.total_steps, stop_asked=stop.asked):
+                if place.leads:
+                    save(config, directory, state, runner.drafter, optimizer)
+                saved = state.step
+        if stop.asked:
+            logger.warning("asked to stop: the run ends after step %d, saved at step %d", state.step, saved)
+    return 0
+
+
+def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[RowRunner, DrafterOptimizer]:
+    """The drafter with fresh weights, what runs it, and its optimizer."""
+    facts, device = source.facts, place.device
+    dtype = choose_dtype(config.train.dtype, device)
+    enabled = config.train.compile if config.train.compile is not None else device.type == "cuda"
+    refuse_eager_flex()
+    if enabled or device.type == "cuda":
+        logger.info("compile cache: %s", private_cache(config.train.compile_cache))
+    shape = DrafterShape.of(config.model, facts.shape)
+    with torch.device(device):
+        drafter = Drafter(shape).to(dtype)
+    drafter.init_weights(config.train.seed)
+    backend = choose_backend(config.train, device)
+    embedding, head = (tensor.to(device, dtype) for tensor in source.head())
+    runner = RowRunner(
+        drafter=drafter,
+        compiled=CompiledDrafter(drafter, enabled=enabled, shapes=len(facts.row_lengths)),
+        embedding=embedding,
+        head=embedding if facts.shape.tied else head,
+        backend=backend,
+        anchors=config.model.anchors,
+        mask_token_id=facts.mask_token_id,
+        seed=config.train.seed,
+        gamma=config.gamma(),
+    )
+    parameters = sum(parameter.numel() for parameter in drafter.parameters())
+    logger.info(
+        "drafter: %.1f M parameters in %s on %s; attention: %s; %s",
+        parameters / 1e6,
+        str(dtype).removeprefix("torch."),
+        device_name(device),
+        "compiled flex_attention" if backend == "flex" else "SDPA with the dense mask",
+        "compiled whole" if enabled else "not compiled",
+    )
+    logger.info("plan: %d steps of %d rows; rows of the epochs: %s", plan.total_steps, plan.rows_per_step, plan.rows)
+    return runner, DrafterOptimizer(drafter, config.train, plan.total_steps)
+
+
+def warm_up(runner: RowRunner, optimizer: DrafterOptimizer, lengths: tuple[int, ...]) -> None:
+    """Compiles every shape before step 0; from then on a recompile is an error."""
+    if not runner.compiled.enabled:
+        return
+    for length in lengths:
+        before = CompileCounts.now()
+        seconds = runner.warm(length)
+        after = CompileCounts.now()
+        logger.info(
+            "compiled rows of %d tokens in %.1f s: %d cache hits, %d misses",
+            length,
+            seconds,
+            after.hits - before.hits,
+            after.misses - before.misses,
+        )
+    optimizer.discard()
+    runner.compiled.freeze()
+
+
+def sum_up(
+    tally: Tally, group: Group, source: Source, runner: RowRunner, place: Place, *, stop_asked: bool
+) -> Summary:
+    """Adds up the step over all drafters."""
+    counts = CompileCounts.now()
+    tally.counts["stop"] = float(stop_asked)
+    tally.counts["recompiles"] = runner.compiled.recompiles
+    tally.counts["hits"], tally.counts["misses"] = counts.hits, counts.misses
+    tally.own["q_hs"] = source.q_hs()
+    tally.own["memory"] = peak_memory(place.device)
+    vector = tally.pack()
+    group.sum(vector)
+    return tally.unpack(vector)
+
+
+def advance(state: checkpoint.State, plan: Plan, summary: Summary) -> checkpoint.State:
+    """The state after one more step."""
+    row = state.row + plan.rows_per_step
+    epoch, index = plan.locate(row)
+    samples = state.samples + round(summary.counts["documents"])
+    return msgspec.structs.replace(
+        state, step=state.step + 1, row=row, epoch=epoch, batch_index=index, samples=samples
+    )
+
+
+def due(config: Config, step: int, total: int, *, stop_asked: bool) -> bool:
+    """Whether this step ends with a checkpoint."""
+    every = config.checkpoint.every
+    return stop_asked or step == total or (every > 0 and step % every == 0)
+
+
+def save(
+    config: Config, directory: Path, state: checkpoint.State, drafter: Drafter, optimizer: DrafterOptimizer
+) -> None:
+    """Writes, stamps and prunes."""
+    tensors = {
+        checkpoint.MODEL: drafter.state_dict(),
+        checkpoint.OPTIMIZER: optimizer.state(),
+        checkpoint.RNG: checkpoint.rng_state(),
+    }
+    path = checkpoint.save(directory, state, tensors)
+    if config.checkpoint.stamp:
+        checkpoint.stamp(path)
+    checkpoint.prune(directory, config.checkpoint.keep_last, config.checkpoint.keep_every)
+    logger.info("saved %s", path)
