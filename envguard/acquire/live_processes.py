@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from envguard import clock
-from envguard.acquire.host import Host, Mapping, Process, Stat
+from envguard.acquire.elf import CorruptElf, read_build_id
+from envguard.acquire.host import Host, Process
+from envguard.acquire.host import Mapping as MappedFile
 from envguard.acquire.section import Notes, Section
-from envguard.model.fingerprint import LiveProcess
+from envguard.acquire.torch_build import UnreadableVersion, read_version_file
+from envguard.model.fingerprint import LiveProcess, Problem
 
 if TYPE_CHECKING:
     from envguard.acquire.environment import Environment
 
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*$")
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?$")
+_ARCHIVE_BUCKET = re.compile(r"archive-v\d+")
+MAX_MAPPED_RANGES = 20_000
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,17 @@ class StaleFile:
     path: str
     inode: int
     deleted: bool
+    device: int | None = None
+
+
+@dataclass(frozen=True)
+class LoadedTorch:
+    """The torch that a process runs although another lies on disk; `witness` says what told its version."""
+
+    library: str
+    build_id: str | None
+    version: str | None
+    witness: str | None
 
 
 @dataclass(frozen=True)
@@ -42,6 +59,8 @@ class EnvironmentProcess:
     how: str
     """Which fact ties it to the environment: "maps", "executable", "command" or "VIRTUAL_ENV"."""
     stale: tuple[StaleFile, ...]
+    torch: LoadedTorch | None = None
+    """Set where a library of torch is stale."""
 
     def as_model(self) -> LiveProcess:
         return LiveProcess(
@@ -49,7 +68,20 @@ class EnvironmentProcess:
             started=clock.iso(self.started),
             command=self.command,
             stale=tuple(file.path for file in self.stale),
+            torch=self.torch.version if self.torch is not None else None,
         )
+
+    def as_problem(self) -> Problem | None:
+        """What is wrong where files were replaced underneath; None in a sound process."""
+        if not self.stale:
+            return None
+        if self.torch is not None:
+            old = f"the old torch {self.torch.version}" if self.torch.version else "an old torch (version not known)"
+            says = f"process {self.pid} still runs {old}: {self.torch.library} was replaced underneath it"
+        else:
+            more = f" and {len(self.stale) - 1} more files" if len(self.stale) > 1 else ""
+            says = f"process {self.pid} still runs files that were replaced underneath it: {self.stale[0].path}{more}"
+        return Problem(kind="process-stale", subject=str(self.pid), says=says, path=self.stale[0].path)
 
 
 def roots_of(env: Environment) -> tuple[str, ...]:
@@ -61,9 +93,17 @@ def roots_of(env: Environment) -> tuple[str, ...]:
 
 
 def read_processes(
-    host: Host, env: Environment, leave_out: frozenset[int] = frozenset()
+    host: Host,
+    env: Environment,
+    leave_out: frozenset[int] = frozenset(),
+    uv_caches: tuple[str, ...] = (),
+    builds: Mapping[str, str] | None = None,
 ) -> Section[tuple[EnvironmentProcess, ...]]:
-    """The environment's living processes in PID order, without those in `leave_out` (envguard itself)."""
+    """The environment's living processes in PID order, without those in `leave_out` (envguard itself).
+
+    Where a torch library is stale, its old version is sought by inode in the archives of `uv_caches` and by
+    build-id in `builds` (build-id → full version, from earlier fingerprints).
+    """
     notes = Notes()
     roots = roots_of(env)
     try:
@@ -71,16 +111,19 @@ def read_processes(
     except OSError as error:
         notes.unseen("processes", error)
         return notes.section(())
+    search = _OldTorch(host, env, uv_caches, builds or {})
+    namespace = _namespace(host, "self")
     found = []
     for process in living:
         how = None if process.pid in leave_out else _belongs(process, env, roots)
-        if how is None:
+        if how is None or _lives_elsewhere(host, process, namespace):
             continue
         if "maps" in process.refused:
-            notes.unseen(f"libraries of process {process.pid}", "its maps are another user's")
-        stale = _stale(host, process.maps, roots, notes)
+            notes.unseen(f"libraries of process {process.pid}", "its maps may not be read by this user")
+        stale = _stale(host, process, roots, notes)
         command = " ".join(process.argv)
-        found.append(EnvironmentProcess(process.pid, process.started, command, process.uid, how, stale))
+        torch = search.of(process.pid, stale)
+        found.append(EnvironmentProcess(process.pid, process.started, command, process.uid, how, stale, torch))
     return notes.section(tuple(found))
 
 
@@ -99,23 +142,132 @@ def _belongs(process: Process, env: Environment, roots: tuple[str, ...]) -> str 
     return None
 
 
-def _stale(host: Host, maps: tuple[Mapping, ...], roots: tuple[str, ...], notes: Notes) -> tuple[StaleFile, ...]:
+def _namespace(host: Host, pid: str) -> str | None:
+    try:
+        return host.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return None  # another user's process, or a kernel without namespaces: its paths are taken as ours
+
+
+def _lives_elsewhere(host: Host, process: Process, ours: str | None) -> bool:
+    """Another mount namespace, where the same path names another file: a container with its own `/opt/venv`.
+
+    It is ours all the same where one of its mapped files is a file of ours, by device and inode.
+    """
+    theirs = _namespace(host, str(process.pid))
+    if ours is None or theirs is None or ours == theirs:
+        return False
+    for mapping in process.maps:
+        try:
+            here = host.stat_target(mapping.path)
+        except OSError:
+            continue
+        if (here.inode, here.device) == (mapping.inode, mapping.device):
+            return False
+    return True
+
+
+def _stale(host: Host, process: Process, roots: tuple[str, ...], notes: Notes) -> tuple[StaleFile, ...]:
     under = tuple(f"{root}/" for root in roots)
-    found = []
-    for mapping in maps:
+    found, uncertain = [], []
+    for mapping in process.maps:
         if not mapping.path.startswith(under):
             continue
-        if mapping.deleted or _replaced(host, mapping, notes):
-            found.append(StaleFile(mapping.path, mapping.inode, mapping.deleted))
+        state = "gone" if mapping.deleted else _state(host, mapping, notes)
+        if state == "gone":
+            found.append(StaleFile(mapping.path, mapping.inode, mapping.deleted, mapping.device))
+        elif state == "uncertain":
+            uncertain.append(mapping.path)
+    if uncertain:
+        why = f"this file system's inode numbers cannot be compared with the mapped ones ({uncertain[0]})"
+        notes.unseen(f"replaced libraries of process {process.pid}", why)
     return tuple(found)
 
 
-def _replaced(host: Host, mapping: Mapping, notes: Notes) -> bool:
+def _state(host: Host, mapping: MappedFile, notes: Notes) -> Literal["same", "gone", "uncertain"]:
     try:
-        now: Stat = host.stat_target(mapping.path)
+        now = host.stat_target(mapping.path)
     except (FileNotFoundError, NotADirectoryError):
-        return True
+        return "gone"
     except OSError as error:
         notes.unseen(f"whether {mapping.path} is still the mapped file", error)
-        return False
-    return now.inode != mapping.inode
+        return "same"
+    if now.inode == mapping.inode:
+        return "same"
+    # On an overlay the map may name the inode of the layer below: a difference proves nothing there.
+    return "gone" if mapping.device in (None, now.device) else "uncertain"
+
+
+class _OldTorch:
+    """Finds out which torch a process holds whose files are gone."""
+
+    def __init__(self, host: Host, env: Environment, uv_caches: tuple[str, ...], builds: Mapping[str, str]) -> None:
+        self.host = host
+        self.libraries = tuple(f"{site}/torch/lib/" for site in env.site)
+        self.uv_caches = uv_caches
+        self.builds = builds
+        self._archives: tuple[str, ...] | None = None
+
+    def of(self, pid: int, stale: tuple[StaleFile, ...]) -> LoadedTorch | None:
+        """The torch behind the stale files of a process, None where none of them is torch's."""
+        files = [file for file in stale if file.path.startswith(self.libraries)]
+        best: LoadedTorch | None = None
+        for file in files:
+            found = self._identify(pid, file)
+            if found.version is not None:
+                return found
+            best = best if best is not None and best.build_id is not None else found
+        return best
+
+    def _identify(self, pid: int, file: StaleFile) -> LoadedTorch:
+        relative = file.path[file.path.rindex("/torch/lib/") + 1 :]
+        build_id = self._mapped_build_id(pid, file)
+        if build_id is not None and build_id in self.builds:
+            return LoadedTorch(file.path, build_id, self.builds[build_id], "an earlier fingerprint's build-id")
+        for archive in self._torch_archives():
+            try:
+                same = self._is_mapped(f"{archive}/{relative}", file, build_id)
+                version = read_version_file(self.host, f"{archive}/torch/version.py").version if same else None
+            except (OSError, UnreadableVersion, CorruptElf):
+                continue  # an archive without this library, or one that cannot say what it is
+            if version is not None:
+                return LoadedTorch(file.path, build_id, version, f"the same inode in {archive}")
+        return LoadedTorch(file.path, build_id, None, None)
+
+    def _is_mapped(self, candidate: str, file: StaleFile, build_id: str | None) -> bool:
+        there = self.host.stat_target(candidate)
+        if there.inode != file.inode:
+            return False
+        if file.device in (None, there.device):
+            return True
+        # Overlay and btrfs give a map another device than stat: an equal inode number alone proves nothing there.
+        return build_id is not None and read_build_id(self.host, candidate) == build_id
+
+    def _torch_archives(self) -> tuple[str, ...]:
+        if self._archives is None:
+            found = []
+            for cache in self.uv_caches:
+                for bucket in self._names(cache):
+                    if _ARCHIVE_BUCKET.fullmatch(bucket):
+                        found += [f"{cache}/{bucket}/{name}" for name in self._names(f"{cache}/{bucket}")]
+            self._archives = tuple(found)
+        return self._archives
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return [name for name, kind in self.host.listing(folder) if kind == "directory"]
+        except OSError:
+            return []  # one witness of several, asked for nothing but a name
+
+    def _mapped_build_id(self, pid: int, file: StaleFile) -> str | None:
+        """The build-id of the file that is mapped, through /proc/PID/map_files where the kernel lets us."""
+        folder = f"/proc/{pid}/map_files"
+        try:
+            ranges = [name for name, _ in self.host.listing(folder)][:MAX_MAPPED_RANGES]
+            for name in ranges:
+                target = self.host.readlink(f"{folder}/{name}")
+                if target.removesuffix(" (deleted)") == file.path and target.endswith(" (deleted)") == file.deleted:
+                    return read_build_id(self.host, f"{folder}/{name}")
+        except (OSError, CorruptElf):
+            return None  # needs a capability that few have; the version may be known otherwise
+        return None

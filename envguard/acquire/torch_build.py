@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from envguard.acquire.elf import CorruptElf, read_build_id
 from envguard.acquire.host import Host
+from envguard.acquire.memo import Memo
+from envguard.acquire.ptxas import read_ptxas
 from envguard.acquire.section import Notes, Section
 from envguard.model.fingerprint import Torch
 
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 
 MAX_VERSION_FILE = 64 << 10
 MAX_LIBRARIES = 200
+WITH_VERSION_FILE = frozenset({"torchvision", "torchaudio"})
 TRITON_NAMES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm")
 LFS_POINTER = b"version https://git-lfs"
+_REQUIRES_TORCH = re.compile(r"torch(?![\w.-])")
 _ASSIGNMENT = re.compile(
     rb"^(__version__|debug|cuda|git_version|hip)[ \t]*(?::[^=\n]*)?=[ \t]*"
     rb"(None|True|False|'[^'\\\n]*'|\"[^\"\\\n]*\")[ \t]*(?:#.*)?\r?$",
@@ -126,7 +130,7 @@ def _libraries(host: Host, folder: str, notes: Notes) -> dict[str, str | None]:
 
 
 def find_torch(host: Host, env: Environment, notes: Notes) -> str | None:
-    """The `torch` directory that import picks: the first on the environment's path."""
+    """The `torch` directory that import picks: the first on the environment's path, or an editable install's."""
     for entry in env.sys_path:
         directory = f"{entry.path}/torch"
         try:
@@ -138,38 +142,99 @@ def find_torch(host: Host, env: Environment, notes: Notes) -> str | None:
             continue
         if found.is_directory:
             return directory
-    return None
+    return next((finder.mapping["torch"] for finder in env.finders if "torch" in finder.mapping), None)
 
 
-def read_torch(host: Host, env: Environment, dists: Distributions) -> Section[Torch | None]:
-    """The torch of the environment; None where there is none (which is a fact, not an unknown)."""
+def read_torch(host: Host, env: Environment, dists: Distributions, memo: Memo | None = None) -> Section[Torch | None]:
+    """The torch of the environment; None where there is none (which is a fact, not an unknown).
+
+    `torch_key` and `cache_tag` stay None: whoever needs them asks `envguard.acquire.torch_key`.
+    """
     notes = Notes()
     directory = find_torch(host, env, notes)
-    if directory is None:
+    metadata = dists.of("torch")
+    if directory is None and metadata is None:
         return notes.section(None)
-    files = read_files(host, directory, notes)
+    files = TorchFiles("", None, {})
+    if directory is None:
+        says = "a dist-info says that it is installed, and there is no torch folder on the path"
+        notes.problem("torch-missing", "torch", says, metadata.directory if metadata else None)
+    else:
+        files = read_files(host, directory, notes)
     version = files.version
+    _compare(version.version if version else None, metadata, directory, notes)
+    roots = tuple(entry.path for entry in env.sys_path)
     return notes.section(
         Torch(
             version=version.version if version else None,
-            metadata_version=_version_of(dists, ("torch",)),
+            metadata_version=metadata.version if metadata else None,
             git_version=version.git_version if version else None,
             cuda=version.cuda if version else None,
             hip=version.hip if version else None,
             debug=version.debug if version else None,
             libraries=files.libraries,
-            triton=_version_of(dists, TRITON_NAMES),
-            ptxas={},
+            triton=_triton(host, dists, roots, notes),
+            ptxas=read_ptxas(host, roots, {} if memo is None else memo, notes),
             torch_key=None,
             cache_tag=None,
         )
     )
 
 
-def _first(dists: Distributions, names: tuple[str, ...]) -> Distribution | None:
-    return next((found for found in dists.found if found.name in names), None)
+def _compare(version: str | None, metadata: Distribution | None, directory: str | None, notes: Notes) -> None:
+    """Metadata against files. PyPI's CUDA wheels write no local tag into METADATA: that alone is no difference."""
+    if metadata is None:
+        notes.problem(
+            "torch-metadata", "torch", "a torch folder without a dist-info: no installer answers for it", directory
+        )
+        return
+    if version is None or metadata.version is None:
+        return
+    ours, theirs = version.partition("+"), metadata.version.partition("+")
+    if ours[0] != theirs[0] or (theirs[2] and ours[2] != theirs[2]):
+        says = f"version.py says {version}, its dist-info {metadata.version}: two installs have been mixed"
+        notes.problem("torch-metadata", "torch", says, metadata.directory)
 
 
-def _version_of(dists: Distributions, names: tuple[str, ...]) -> str | None:
-    found = _first(dists, names)
-    return found.version if found else None
+def _triton(host: Host, dists: Distributions, roots: tuple[str, ...], notes: Notes) -> str | None:
+    """triton's version: the dist-info's, held against the `__version__` in its files."""
+    dist = next((found for name in TRITON_NAMES if (found := dists.of(name)) is not None), None)
+    said = None
+    for root in roots:
+        path = f"{root}/triton/__init__.py"
+        try:
+            said = parse_version_file(host.read(path, MAX_VERSION_FILE)).version
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except UnreadableVersion as error:
+            notes.unseen("triton's own version", f"triton/__init__.py: {error}")
+        except OSError as error:
+            notes.unseen("triton's own version", error)
+        break
+    if dist is None or dist.version is None:
+        return said
+    if said is not None and said.partition("+")[0] != dist.version.partition("+")[0].partition(".post")[0]:
+        says = f"its files say {said}, its dist-info {dist.version}: two installs have been mixed"
+        notes.problem("triton-metadata", "triton", says, dist.directory)
+    return dist.version
+
+
+def read_pairs(host: Host, torch: Torch | None, dists: Distributions) -> dict[str, str]:
+    """Full version of each package that requires torch. PyPI's torchvision and torchaudio name their local tag in
+    `version.py` alone, as torch does."""
+    found: dict[str, str] = {}
+    for dist in dists.found:
+        if torch is None or dist.version is None or dist.name in found:
+            continue
+        if any(_REQUIRES_TORCH.match(line) and "extra ==" not in line for line in dist.requires):
+            found[dist.name] = _full_version(host, dist) if dist.name in WITH_VERSION_FILE else dist.version
+    return found
+
+
+def _full_version(host: Host, dist: Distribution) -> str:
+    assert dist.version is not None
+    try:
+        said = read_version_file(host, f"{dist.location}/{dist.name}/version.py").version
+    except (OSError, UnreadableVersion):
+        return dist.version  # the dist-info's word stands; what damaged the file is the package reader's to say
+    return said if said.partition("+")[0] == dist.version.partition("+")[0] else dist.version

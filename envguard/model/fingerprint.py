@@ -212,6 +212,8 @@ class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     files: dict[str, int]
     """File name relative to the checkpoint → size in bytes; the stamp itself is not among them."""
+    samples: dict[str, str] = {}
+    """File name → digest of its first and last 4 KiB: two steps of one run have files of the same sizes."""
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
