@@ -88,7 +88,7 @@ def _prepare(
 ) -> Staging:
     """Everything that can be done without touching the environment."""
     staging = stage(plan, work.work, progress)
-    outcome.chosen, outcome.poisoned, outcome.missing = staging.chosen(), staging.poisoned, staging.failed
+    outcome.chosen, outcome.poisoned, outcome.missing = staging.proved, staging.poisoned, staging.failed
     if staging.failed:
         raise RestoreError(staging.failed[0].why)
     work.write("staged")

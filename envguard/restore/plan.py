@@ -147,8 +147,8 @@ def source_of(candidate: Candidate) -> Source:
     return "find-links" if candidate.place == "pip-cache" else candidate.place
 
 
-def plan_items(plan: Plan, chosen: dict[str, Candidate], verified: bool) -> tuple[PlanItem, ...]:
-    """The plan as the answer shows it; `chosen` names the source that was taken where it is not the first."""
+def plan_items(plan: Plan, chosen: dict[str, Candidate]) -> tuple[PlanItem, ...]:
+    """The plan as the answer shows it; `chosen` are the sources that were proved, file by file."""
     items = []
     for step in plan.steps:
         candidate = chosen.get(step.name) or (step.candidates[0] if step.candidates else None)
@@ -158,7 +158,7 @@ def plan_items(plan: Plan, chosen: dict[str, Candidate], verified: bool) -> tupl
                 from_=step.now.version if step.now else None,
                 to=(step.wanted.version or (candidate.version if candidate else None)) if step.wanted else None,
                 source=source_of(candidate) if candidate else None,
-                verified=verified and (candidate is not None or step.wanted is None),
+                verified=step.name in chosen or step.wanted is None,
                 bytes=candidate.bytes if candidate else None,
             )
         )

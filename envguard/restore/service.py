@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +13,16 @@ from envguard.acquire.environment import Environment
 from envguard.acquire.host import Host
 from envguard.acquire.uv_cache import cache_directories, read_caches
 from envguard.config import Config
-from envguard.errors import Error, RestoreError, RollbackError
+from envguard.errors import RestoreError
 from envguard.model.action import RestoreReport
 from envguard.model.fingerprint import Fingerprint
-from envguard.restore import apply, candidate, transaction
+from envguard.restore import apply, candidate, staging, transaction
 from envguard.restore.apply import Outcome
 from envguard.restore.locks import occupants
 from envguard.restore.plan import Plan, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
 from envguard.restore.wanted import Target
+from envguard.state import journal
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ def wheel_tags(env: Environment) -> frozenset[str]:
     threads = "t" if (env.abi or "").rstrip("d").endswith("t") else ""
     abis = [f"cp{version[0]}{version[1]}{threads}"]
     found = {str(tag) for tag in tags.cpython_tags(version, abis, platforms)}
-    return frozenset(found | {str(tag) for tag in tags.compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)})
+    return frozenset(
+        found | {str(tag) for tag in tags.compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)}
+    )
 
 
 def check_environment(env: Environment, host: Host) -> None:
@@ -77,6 +81,12 @@ def find_and_plan(request: Request) -> Plan:
     )
     unseen = tuple(f"not seen: {unknown.what}: {unknown.why}" for unknown in caches.unknown)
     return msgspec.structs.replace(plan, notes=(*plan.notes, *unseen))
+
+
+def prove(plan: Plan, progress: Progress | None = None) -> Outcome:
+    """What a dry run can know without writing: the sources read and held against their RECORD."""
+    proved = staging.prove(plan, progress or Silent())
+    return Outcome(chosen=proved.proved, poisoned=proved.poisoned, missing=proved.failed)
 
 
 def _check_interpreter(request: Request) -> None:
@@ -118,7 +128,7 @@ def carry_out(request: Request, plan: Plan, progress: Progress | None = None) ->
         listed = "; ".join(f"PID {process.pid} ({process.command[:60]})" for process in living[:5])
         raise RestoreError(
             f"{len(living)} process(es) run from {request.env.prefix}: {listed}",
-            "stop them first; with `--force` they keep the old files that they have mapped and may fail to import more",
+            "stop them first; with `--force` they keep the files that they have mapped, and may fail to import more",
         )
     if plan.missing:
         raise RestoreError(f"{len(plan.missing)} package(s) cannot be had from this machine; nothing was changed")
@@ -145,11 +155,22 @@ def roll_back(state: Path, progress: Progress | None = None) -> RestoreReport:
         plan=(),
         missing=(),
         poisoned=(),
-        notes=(f"{found.about.get('prefix', '?')} is as it was before the restore that began {found.entries[0].time}",),
+        notes=(
+            f"{found.about.get('prefix', '?')} is as it was before the restore that began {found.entries[0].time}",
+        ),
         applied=False,
         verified=True,
         rolled_back=True,
     )
+
+
+def remember(state: Path, report: RestoreReport, warn: Callable[[str], None]) -> None:
+    """Puts a restore that was carried out into the journal."""
+    changed = [{"package": item.package, "from": item.from_, "to": item.to} for item in report.plan]
+    try:
+        journal.append(state, "restore", {"reference": report.reference, "packages": changed})
+    except OSError as error:
+        warn(f"the journal cannot be written: {error.strerror or error}")
 
 
 def pending(state: Path) -> str | None:
@@ -159,9 +180,7 @@ def pending(state: Path) -> str | None:
         return None
     began = found.entries[0].time if found.entries else "?"
     prefix = found.about.get("prefix", "an environment")
-    what = (
-        f"{prefix} may be half-installed" if found.touched else f"{prefix} was not touched yet"
-    )
+    what = f"{prefix} may be half-installed" if found.touched else f"{prefix} was not touched yet"
     return (
         f"a restore to {found.about.get('reference', '?')} was killed (begun {began}, step `{found.step}`); {what}. "
         "`envguard restore --rollback -y` puts it right, and so does running the restore again"

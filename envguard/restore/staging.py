@@ -7,7 +7,7 @@ from pathlib import Path
 
 from envguard.acquire.uv_cache import Archive
 from envguard.model.action import Obstacle
-from envguard.restore.archive import Fault, RecordUnusable, read_rows, rebuild_wheel
+from envguard.restore.archive import Fault, RecordUnusable, read_rows, rebuild_wheel, verify_archive
 from envguard.restore.candidate import Candidate
 from envguard.restore.footprint import Incoming
 from envguard.restore.plan import Plan, Step
@@ -31,9 +31,8 @@ class Staging:
     staged: list[Staged] = field(default_factory=list)
     poisoned: list[Obstacle] = field(default_factory=list)
     failed: list[Obstacle] = field(default_factory=list)
-
-    def chosen(self) -> dict[str, Candidate]:
-        return {item.step.name: item.candidate for item in self.staged}
+    proved: dict[str, Candidate] = field(default_factory=dict)
+    """Name → the source that was found sound."""
 
 
 def stage(plan: Plan, folder: Path, progress: Progress) -> Staging:
@@ -48,14 +47,50 @@ def stage(plan: Plan, folder: Path, progress: Progress) -> Staging:
             item = _stage_one(step, candidate, links, staging, progress)
             if item is not None:
                 staging.staged.append(item)
+                staging.proved[step.name] = candidate
                 break
         else:
-            assert step.wanted is not None
-            label = f"{step.name} {step.wanted.version or ''}".strip()
-            why = f"none of {len(step.candidates)} sources on this machine is sound"
-            staging.failed.append(Obstacle(package=label, path=None, why=why))
+            staging.failed.append(_unsound(step))
     progress.end()
     return staging
+
+
+def prove(plan: Plan, progress: Progress) -> Staging:
+    """The same judgement without writing anything: which source of each step is sound, file by file."""
+    staging = Staging()
+    installs = [step for step in plan.steps if step.wanted is not None]
+    progress.begin("verify", sum(step.candidates[0].bytes or 0 for step in installs))
+    for step in installs:
+        for candidate in step.candidates:
+            faults = _faults(candidate, progress)
+            staging.poisoned += faults
+            if not faults:
+                staging.proved[step.name] = candidate
+                break
+        else:
+            staging.failed.append(_unsound(step))
+    progress.end()
+    return staging
+
+
+def _faults(candidate: Candidate, progress: Progress) -> list[Obstacle]:
+    assert candidate.archive is not None
+    try:
+        return [poisoned(candidate, fault) for fault in verify_archive(candidate.archive, progress)]
+    except RecordUnusable as error:
+        return [_unusable(candidate, error)]
+
+
+def _unusable(candidate: Candidate, error: RecordUnusable) -> Obstacle:
+    return Obstacle(package=f"{candidate.name} {candidate.version}", path=candidate.path, why=str(error))
+
+
+def _unsound(step: Step) -> Obstacle:
+    assert step.wanted is not None
+    label = f"{step.name} {step.wanted.version or ''}".strip()
+    return Obstacle(
+        package=label, path=None, why=f"none of {len(step.candidates)} source(s) on this machine is sound"
+    )
 
 
 def _stage_one(step: Step, candidate: Candidate, links: Path, staging: Staging, progress: Progress) -> Staged | None:
@@ -64,9 +99,7 @@ def _stage_one(step: Step, candidate: Candidate, links: Path, staging: Staging, 
     try:
         wheel, faults = rebuild_wheel(archive, links, progress)
     except RecordUnusable as error:
-        staging.poisoned.append(
-            Obstacle(package=f"{step.name} {candidate.version}", path=candidate.path, why=str(error))
-        )
+        staging.poisoned.append(_unusable(candidate, error))
         return None
     if faults:
         wheel.unlink()
