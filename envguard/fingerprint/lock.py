@@ -204,8 +204,9 @@ def _extras(
     raw: Sequence[Mapping[str, Any]], candidate: Mapping[str, Any], extras: object
 ) -> Iterator[tuple[int, str | None]]:
     """What the extras of a dependency bring in (`{ name = "ray", extra = ["default"] }`)."""
-    offered = candidate.get("optional-dependencies")
-    for extra in extras if isinstance(extras, list) and isinstance(offered, dict) else ():
+    found = candidate.get("optional-dependencies")
+    offered: dict[str, Any] = found if isinstance(found, dict) else {}
+    for extra in extras if isinstance(extras, list) else ():
         yield from _edges(raw, {"dependencies": offered.get(extra)})
 
 

@@ -1,0 +1,129 @@
+"""References that know only some packages: a lock file, or what witnesses still say of an unstamped checkpoint.
+
+Such a reference is laid over the fingerprint that it is compared with: what it does not speak of is taken as the
+other side has it, and said to be so, so that one comparison serves all references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from envguard.fingerprint.lock import Lock, Locked
+from envguard.fingerprint.package_changes import full_version, picked
+from envguard.fingerprint.requirements import marker_environment
+from envguard.fingerprint.rules import Change, is_torch_stack
+from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Fingerprint, Package, Torch
+
+Builds = Mapping[str, str]
+"""sha256 of a wheel (hex) → build identity of what it unpacks to, as caches know it."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """`fingerprint` is the other side's with the known packages in it; `changes` and `unknown` say what that hides."""
+
+    fingerprint: Fingerprint
+    changes: tuple[Change, ...]
+    unknown: tuple[Unknown, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a witness says of one package: its version, perhaps its build; `exact` False where `==` was meant as a
+    requirement, which a local version meets."""
+
+    name: str
+    version: str | None
+    build: str | None = None
+    exact: bool = True
+
+
+def of_lock(lock: Lock, other: Fingerprint, builds: Builds) -> Partial:
+    """What a lock asks for on the interpreter and platform of `other`."""
+    there = picked(other)
+    entries = [item for item in lock.select(marker_environment(other)) if item.required or item.name in there]
+    known = [_known(item, builds, exact=lock.kind != "requirements") for item in entries]
+    taken, changes, unknown = _lay_over(other, known, keep_rest=False)
+    scope = f"{lock.path} speaks of packages only: interpreter, driver, GPUs, code and data were not compared"
+    changes.append(Change("unknown", "scope", "scope", detail=scope))
+    changes += [Change("unknown", "lock", "scope", detail=note) for note in lock.notes]
+    return Partial(taken, tuple(changes), tuple(unknown))
+
+
+def _known(item: Locked, builds: Builds, exact: bool) -> Known:
+    found = {builds[digest] for digest in item.sha256 if digest in builds}
+    # Wheels of several platforms may lie in one cache; which of them was meant is then not told by the hash.
+    return Known(item.name, item.version, found.pop() if len(found) == 1 else None, exact)
+
+
+def of_witnesses(known: Iterable[Known], other: Fingerprint, label: str) -> Partial:
+    """What is still known of an environment that was never fingerprinted; the rest is undetermined."""
+    taken, changes, unknown = _lay_over(other, list(known), keep_rest=True)
+    unknown.append(Unknown("reference", f"{label} has no stamp: only what witnesses still know was compared"))
+    return Partial(taken, tuple(changes), tuple(unknown))
+
+
+def _lay_over(
+    other: Fingerprint, known: list[Known], keep_rest: bool
+) -> tuple[Fingerprint, list[Change], list[Unknown]]:
+    there = picked(other)
+    packages: dict[str, Package] = dict(there) if keep_rest else {}
+    unproved: list[str] = []
+    unknown: list[Unknown] = []
+    torch = other.torch
+    for item in known:
+        installed = there.get(item.name)
+        same = installed is not None and _agrees(item, installed, full_version(other, installed))
+        packages[item.name] = _package(item, installed if same else None)
+        if same and item.build is None:
+            if is_torch_stack(item.name):
+                why = f"{item.version or 'the same version'}: a version alone does not tell which build was meant"
+                unknown.append(Unknown(f"packages: build of {item.name}", why))
+            else:
+                unproved.append(item.name)
+        if item.name == "torch" and not same:
+            torch = _torch(item, other.torch)
+    changes = []
+    if unproved:
+        detail = f"{len(unproved)} packages were compared by version only: no cache knows the wheels that were meant"
+        changes.append(Change("packages", "builds", "locked", detail=detail))
+    taken = msgspec.structs.replace(
+        other, packages=tuple(packages[name] for name in sorted(packages)), torch=torch, shadowed=other.shadowed
+    )
+    return taken, changes, unknown
+
+
+def _agrees(item: Known, installed: Package, full: str | None) -> bool:
+    if item.version is None or item.version in (installed.version, full):
+        return True
+    try:
+        wanted, has = Version(item.version), Version(installed.version or "")
+    except InvalidVersion:
+        return False
+    return wanted == has or (not item.exact and wanted.local is None and str(wanted) == has.public)
+
+
+def _package(item: Known, installed: Package | None) -> Package:
+    if installed is not None:
+        return installed if item.build is None else msgspec.structs.replace(installed, build=item.build, departs=())
+    return Package(name=item.name, version=item.version, build=item.build, installer=None, location="")
+
+
+def _torch(item: Known, other: Torch | None) -> Torch | None:
+    """The torch section of another version: CUDA as its local tag says (`+cu128` → 12.8), the rest unknown."""
+    if other is None or item.version is None:
+        return other
+    local = item.version.partition("+")[2]
+    cuda = other.cuda
+    if local.startswith("cu") and local[2:].isdecimal():
+        cuda = f"{local[2:-1]}.{local[-1]}"
+    elif local == "cpu":
+        cuda = None
+    return msgspec.structs.replace(
+        other, version=item.version, metadata_version=item.version, cuda=cuda, git_version=None, libraries={}
+    )

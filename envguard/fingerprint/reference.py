@@ -1,0 +1,274 @@
+"""REF: what a person means by `step_690`, a path, a lock, a bundle, `live` or `@1`.
+
+live                    the environment now
+@1                      the last snapshot in this host's journal, @2 the one before it
+path/to/step_690        a checkpoint; path/to/fingerprint.json, pylock.toml, uv.lock, requirements.txt, a bundle
+step_690                a checkpoint of that name (or step) in the places where checkpoints are looked up
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from envguard.acquire.checkpoints import (
+    STAMP_NAME,
+    STAMP_SUFFIX,
+    Checkpoint,
+    Checkpoints,
+    find_checkpoints,
+    match_name,
+    nearest_names,
+    read_checkpoint,
+)
+from envguard.acquire.host import Host
+from envguard.acquire.section import reason
+from envguard.acquire.stamps import NoFingerprint, parse_fingerprint, read_stamp
+from envguard.errors import InputError, UsageError
+from envguard.fingerprint.lock import Lock, lock_kind, parse_lock
+from envguard.model.fingerprint import Fingerprint
+from envguard.state import journal
+
+ReferenceKind = Literal["checkpoint", "fingerprint", "lock", "bundle", "live", "journal", "baseline"]
+_JOURNAL = re.compile(r"@(\d+)")
+_GZIP = b"\x1f\x8b"
+_WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors", ".bin", ".tar", ".distcp")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a REF leads to. `fingerprint` is None for an unstamped checkpoint (`no_stamp` says why), for a lock
+    (`lock` is set) and for a bundle (its environment is fingerprinted by whoever opens it)."""
+
+    label: str
+    kind: ReferenceKind
+    path: str | None = None
+    fingerprint: Fingerprint | None = None
+    checkpoint: Checkpoint | None = None
+    lock: Lock | None = None
+    no_stamp: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where references are looked up: absolute paths on `host`. `live` takes the fingerprint of now when asked."""
+
+    host: Host
+    start: str
+    roots: tuple[str, ...]
+    state: str
+    live: Callable[[], Fingerprint]
+    baseline: str | None = None
+    lock: str | None = None
+
+    def path(self, text: str) -> str:
+        return posixpath.normpath(posixpath.join(self.start, _expanded(text, self.host)))
+
+    def checkpoints(self) -> Checkpoints:
+        return find_checkpoints(self.host, self.roots)
+
+
+def _expanded(text: str, host: Host) -> str:
+    return f"{host.machine().home}{text[1:]}" if text == "~" or text.startswith("~/") else text
+
+
+def resolve(text: str, places: Places) -> Reference:
+    """The reference that `text` names. Raises `UsageError` and `InputError`, each with a hint."""
+    if text == "live":
+        return Reference("live", "live", fingerprint=places.live())
+    if match := _JOURNAL.fullmatch(text):
+        return _journal_entry(int(match[1]), places)
+    path = places.path(text)
+    try:
+        facts = places.host.stat_target(path) if text else None
+    except (FileNotFoundError, NotADirectoryError):
+        facts = None
+    except OSError as error:
+        raise InputError(f"{text} cannot be read: {reason(error)}") from error
+    if facts is not None:
+        return _of_path(text, path, places, is_directory=facts.is_directory)
+    return _of_name(text, places)
+
+
+def resolve_default(places: Places, resuming: str | None = None) -> Reference:
+    """The REF that is meant where none is given: the checkpoint being resumed; the highest stamped step of the run
+    whose newest checkpoint is newest; the recorded first start; the configured lock. Raises `UsageError`."""
+    if resuming is not None:
+        return resolve(resuming, places)
+    for checkpoint in reversed(places.checkpoints().newest_run()):
+        found = of_checkpoint(checkpoint, places.host)
+        if found.fingerprint is not None:
+            return found
+    if places.baseline is not None and places.host.find(places.baseline) is not None:
+        return _of_fingerprint_file("baseline", places.baseline, places.host, "baseline")
+    if places.lock is not None:
+        return _of_path(places.lock, places.path(places.lock), places, is_directory=False)
+    raise UsageError(
+        "no reference is given and none is recorded: no stamped checkpoint, no baseline, no lock",
+        "name one (a checkpoint, a fingerprint file, a lock file, @1), or record one: `envguard launch --baseline`",
+    )
+
+
+def of_checkpoint(checkpoint: Checkpoint, host: Host, label: str | None = None) -> Reference:
+    """A checkpoint with its stamp, where it has one that counts. Raises `InputError` where it cannot be seen."""
+    try:
+        stamp = read_stamp(host, checkpoint.path)
+    except OSError as error:
+        raise InputError(f"{checkpoint.path} cannot be read: {reason(error)}") from error
+    no_stamp = "it has no stamp" if stamp is None else stamp.why_not
+    return Reference(
+        label=label or checkpoint.name,
+        kind="checkpoint",
+        path=checkpoint.path,
+        fingerprint=stamp.fingerprint if stamp is not None and no_stamp is None else None,
+        checkpoint=checkpoint,
+        no_stamp=no_stamp,
+    )
+
+
+def _of_name(text: str, places: Places) -> Reference:
+    checkpoints = places.checkpoints()
+    found = match_name(checkpoints.found, text) if text else ()
+    if len(found) == 1:
+        return of_checkpoint(found[0], places.host)
+    if found:
+        listed = "\n".join(f"  {item.path}" for item in found)
+        runs = {item.run_directory for item in found}
+        where = (
+            f"in {len(runs)} run directories" if len(runs) > 1 else f"{len(found)} times in {found[0].run_directory}"
+        )
+        raise UsageError(f"{text!r} is found {where}:\n{listed}", "name one by its path")
+    raise _not_found(text, places, checkpoints)
+
+
+def _not_found(text: str, places: Places, checkpoints: Checkpoints) -> InputError:
+    looked = ", ".join(posixpath.relpath(root, places.start) for root in places.roots) or "no place"
+    if "/" in text or lock_kind(text) or text.endswith(".json"):
+        missing = f"there is no {text}"
+    else:
+        missing = f"no checkpoint is called {text!r} (looked in {looked})"
+    near = nearest_names(checkpoints.found, posixpath.basename(text))
+    if near:
+        return InputError(missing, f"the nearest: {', '.join(near)}")
+    if checkpoints.unknown:
+        return InputError(missing, f"{checkpoints.unknown[0].what} could not be read: {checkpoints.unknown[0].why}")
+    return InputError(missing, "there are no checkpoints there; `--checkpoints DIR` says where to look")
+
+
+def _of_path(text: str, path: str, places: Places, is_directory: bool) -> Reference:
+    host = places.host
+    if is_directory:
+        return _of_directory(text, path, host)
+    owner = _stamp_owner(path)
+    try:
+        if owner is not None and (checkpoint := _seen(host, owner)) is not None:
+            return of_checkpoint(checkpoint, host, text)
+        head = host.read(path, 2)
+    except OSError as error:
+        raise InputError(f"{text} cannot be read: {reason(error)}") from error
+    if head == _GZIP:
+        return Reference(text, "bundle", path)
+    if path.endswith(_WEIGHTS):
+        checkpoint = _seen(host, path)
+        assert checkpoint is not None
+        return of_checkpoint(checkpoint, host, text)
+    if lock_kind(path) or path.endswith(".toml"):
+        return _of_lock(text, path, host)
+    return _of_fingerprint_file(text, path, host, "fingerprint")
+
+
+def _stamp_owner(path: str) -> str | None:
+    """The checkpoint that a stamp's file name belongs to: whoever names the stamp means the checkpoint."""
+    if posixpath.basename(path) == STAMP_NAME:
+        return posixpath.dirname(path)
+    return path.removesuffix(STAMP_SUFFIX) if path.endswith(STAMP_SUFFIX) else None
+
+
+def _seen(host: Host, path: str) -> Checkpoint | None:
+    try:
+        return read_checkpoint(host, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _of_directory(text: str, path: str, host: Host) -> Reference:
+    try:
+        names = {name for name, _ in host.listing(path)}
+        checkpoint = read_checkpoint(host, path)
+    except OSError as error:
+        raise InputError(f"{text} cannot be read: {reason(error)}") from error
+    assert checkpoint is not None
+    if checkpoint.step is None and STAMP_NAME not in names:
+        if "pyvenv.cfg" in names:
+            raise UsageError(f"{text} is an environment, not a reference", f"examine it with `--python {text}`")
+        inner = find_checkpoints(host, [path]).found
+        if inner:
+            near = ", ".join(posixpath.relpath(item.path, path) for item in inner[-4:])
+            raise UsageError(f"{text} is a directory of checkpoints, not one of them", f"it holds: {near}")
+        if not names:
+            raise InputError(f"{text} is an empty directory, and no checkpoint")
+    return of_checkpoint(checkpoint, host, text)
+
+
+def _of_lock(text: str, path: str, host: Host) -> Reference:
+    try:
+        data = host.read(path, 64 << 20)
+    except OSError as error:
+        raise InputError(f"{text} cannot be read: {reason(error)}") from error
+    return Reference(text, "lock", path, lock=parse_lock(path, data))
+
+
+def _of_fingerprint_file(label: str, path: str, host: Host, kind: ReferenceKind) -> Reference:
+    try:
+        return Reference(label, kind, path, fingerprint=parse_fingerprint(host.read(path, 64 << 20)))
+    except OSError as error:
+        raise InputError(f"{label} cannot be read: {reason(error)}") from error
+    except NoFingerprint as error:
+        raise InputError(
+            f"{label} is neither a checkpoint nor a fingerprint, lock or bundle: {error}",
+            "`envguard snapshot -o FILE` writes a fingerprint",
+        ) from error
+
+
+def _journal_entry(number: int, places: Places) -> Reference:
+    """The Nth snapshot from the end of this host's journal."""
+    if number < 1:
+        raise UsageError("@0 is no journal entry", "@1 is the last snapshot, `live` is now")
+    path = posixpath.join(places.state, posixpath.basename(_journal_path(places)))
+    try:
+        snapshots = list(_snapshots(places.host.read(path)))
+    except FileNotFoundError:
+        snapshots = []
+    except OSError as error:
+        raise InputError(f"the journal {path} cannot be read: {reason(error)}") from error
+    if number > len(snapshots):
+        count = f"{len(snapshots)} snapshot{'' if len(snapshots) == 1 else 's'}"
+        raise InputError(f"there is no @{number}: the journal holds {count}", "`envguard snapshot` adds one")
+    raw = snapshots[-number]
+    try:
+        fingerprint = parse_fingerprint(json.dumps(raw).encode())
+    except NoFingerprint as error:
+        raise InputError(f"@{number} cannot be read: {error}", f"it is in {path}") from error
+    return Reference(f"@{number}", "journal", path, fingerprint=fingerprint)
+
+
+def _journal_path(places: Places) -> str:
+    from pathlib import Path
+
+    return str(journal.journal_file(Path(places.state), places.host.machine().host))
+
+
+def _snapshots(data: bytes) -> Iterator[object]:
+    for entry in journal.entries(data):
+        if entry is not None and entry.get("kind") == "snapshot" and "fingerprint" in entry:
+            yield entry["fingerprint"]
+
+
+def describe(references: Sequence[Reference]) -> str:
+    """Labels for a message."""
+    return ", ".join(reference.label for reference in references)
