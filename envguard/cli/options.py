@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -44,4 +45,16 @@ def open_session(python: str | None, checkpoints: list[str] | None = None) -> Se
     roots = tuple(Path(name).absolute() for name in checkpoints or ()) or tuple(
         project.path(name) for name in project.config.checkpoints
     )
+    _say_pending(project)
     return Session(start, project, python or project.config.python, roots)
+
+
+def _say_pending(project: Project) -> None:
+    """A killed restore is the first thing that any command says: whatever it reads next may be half-installed."""
+    if (project.state / "restore").is_dir():
+        from envguard.report.errors import printable
+        from envguard.restore.service import pending
+
+        says = pending(project.state)
+        if says is not None:
+            sys.stderr.write(f"warning: {printable(says)}\n")
