@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgpack
 import msgspec
 from packaging.utils import canonicalize_name
 
@@ -292,6 +291,8 @@ def _link(host: Host, bucket: str, root: str, path: str) -> Pointer | None:
 
 
 def _pointer(host: Host, bucket: str, root: str, path: str, stat: Stat, unknown: list[Unknown]) -> Pointer | None:
+    import msgpack  # here, so that a stamp in a trainer's process can look for archives without it
+
     try:
         data = host.read(f"{root}/{path}")
         archive, source_ctime, tail = _decode(data, path.endswith(".rev"))
@@ -317,6 +318,8 @@ def _pointer(host: Host, bucket: str, root: str, path: str, stat: Stat, unknown:
 
 def _decode(data: bytes, is_rev: bool) -> tuple[dict[str, Any], int | None, bytes]:
     """A pointer's archive as {id, sha256, filename, size}, the source's ctime, and what follows the msgpack."""
+    import msgpack
+
     unpacker = msgpack.Unpacker(raw=False, strict_map_key=False, max_buffer_size=0)
     unpacker.feed(data)
     value = unpacker.unpack()
