@@ -32,11 +32,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 class CannotExecute(Error):
-    """The command does not exist (127) or cannot be executed (126), as a shell would say it."""
+    """The command is there and cannot be executed."""
 
-    def __init__(self, message: str, hint: str | None, code: int) -> None:
-        super().__init__(message, hint)
-        self.exit_code = code
+    code = 126
+
+
+class CommandNotFound(CannotExecute):
+    """There is no such command."""
+
+    code = 127
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,9 @@ def find_command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     path = Path(name)
     if "/" in name and path.exists():
         why = "is a directory" if path.is_dir() else "is not executable"
-        raise CannotExecute(f"{name}: {why}", f"`chmod +x {name}`, or name its interpreter", 126)
+        raise CannotExecute(f"{name}: {why}", f"`chmod +x {name}`, or name its interpreter")
     hint = "what comes after `--` is the command and its arguments"
-    raise CannotExecute(f"{name}: command not found", hint, 127)
+    raise CommandNotFound(f"{name}: command not found", hint)
 
 
 def block_signals() -> set[signal.Signals]:
@@ -156,9 +160,9 @@ def start(
 def _cannot(name: str, error: OSError) -> CannotExecute:
     reason = error.strerror or str(error)
     if error.errno == errno.ENOENT:
-        return CannotExecute(f"{name}: the interpreter in its first line does not exist", None, 126)
+        return CannotExecute(f"{name}: the interpreter in its first line does not exist")
     hint = "a script needs a `#!` line, or name its interpreter" if error.errno == errno.ENOEXEC else None
-    return CannotExecute(f"{name}: {reason}", hint, 126)
+    return CannotExecute(f"{name}: {reason}", hint)
 
 
 def _before_exec(supervisor: int, mask: set[signal.Signals]) -> Callable[[], None]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import os
+import pwd
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -88,6 +90,14 @@ def parse_until(text: str) -> str:
         raise UsageError(f"--until {text!r} is no date: {error}", "`--until 2026-12-31`, or with a time") from error
 
 
+def author() -> str:
+    """Who is asking: the login name behind the user id, which a variable could not fake as easily."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container that runs under a number without an entry
+        return str(os.getuid())
+
+
 def waiver_file(state: Path) -> Path:
     return state / "waivers.json"
 
@@ -115,9 +125,9 @@ def standing(stored: Sequence[Waiver], now: str) -> tuple[tuple[Waiver, ...], tu
     )
 
 
-def store(state: Path, given: Sequence[Waiver]) -> None:
-    """Adds waivers to the state folder. Raises `OSError` where it cannot be written."""
+def store(state: Path, given: Sequence[Waiver], run: str) -> None:
+    """Adds the waivers of a run to the state folder. Raises `OSError` where it cannot be written."""
     folder = open_state(state)
     with locked(folder / "waivers.lock"):
-        kept = (*read_waivers(state), *given)
+        kept = (*read_waivers(state), *(msgspec.structs.replace(waiver, run=run) for waiver in given))
         write_atomically(waiver_file(state), msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")

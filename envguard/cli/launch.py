@@ -1,0 +1,139 @@
+"""`envguard launch`: start a command only on a clean match, and record the run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envguard.cli.app import single
+from envguard.cli.options import (
+    CheckpointsOption,
+    ColorOption,
+    JsonOption,
+    PythonOption,
+    QuietOption,
+    VerboseOption,
+    open_session,
+)
+
+if TYPE_CHECKING:
+    from envguard.launch.prepare import Request
+    from envguard.model.action import LaunchReport
+    from envguard.report.screen import Screen
+
+
+def launch(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND", help="What to start; default: this checkout's trainer."),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="REF", help="The checkpoint, fingerprint or lock to match.")
+    ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="The first start: record this environment as the reference.")
+    ] = False,
+    waive: Annotated[
+        list[str] | None, typer.Option("--waive", metavar="FACET[:SUBJECT]", help="Answer for a drift. May repeat.")
+    ] = None,
+    because: Annotated[str | None, typer.Option("--because", metavar="TEXT", help="Why it is safe.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="DATE", help="Keep the waiver for later launches until then.")
+    ] = None,
+    on_drift: Annotated[
+        str | None, typer.Option("--on-drift", metavar="warn|stop", help="What a change under the run does.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and say why; start and write nothing.")] = False,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", help="Write the JSON answer there.")
+    ] = None,
+    python: PythonOption = None,
+    checkpoints: CheckpointsOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+    color: ColorOption = "auto",
+) -> None:
+    """Start COMMAND only where the environment matches the reference, watch it, and pass on its exit code."""
+    from envguard.launch.prepare import Request
+    from envguard.report.screen import Screen
+
+    screen = Screen(json, quiet, verbose, color)
+    session = open_session(python, checkpoints)
+    request = Request(
+        project=session.project,
+        start=session.start,
+        python=session.python,
+        checkpoint_roots=session.checkpoint_roots,
+        command=tuple(command or ()),
+        against=against,
+        baseline=baseline,
+        waive=tuple(waive or ()),
+        because=because,
+        until=until,
+        on_drift=on_drift,
+        dry_run=dry_run,
+        json=json,
+        environ=os.environ,
+    )
+    raise typer.Exit(_launch(screen, request, _report_file(report)))
+
+
+def _launch(screen: Screen, request: Request, target: Path | None) -> int:
+    from envguard.launch.child import CannotExecute
+    from envguard.launch.prepare import prepare
+    from envguard.launch.session import run
+    from envguard.report.errors import print_error
+    from envguard.report.launch import could_not_start, ended_lines, render, started_line
+
+    try:
+        gated, plan = prepare(request, screen.warn)
+        if gated.verdict.decision != "go" or request.dry_run:
+            report = gated.report()
+            console = screen.out if request.dry_run else screen.err
+            _answer(screen, report, target)
+            if not screen.json:
+                render(console, report, gated.verdict, gated.reference, screen.verbose)
+            return gated.verdict.code
+        screen.say(started_line(gated.report()))
+        report, code = run(request.project, gated, plan, screen.say, screen.warn)
+    except CannotExecute as error:
+        _answer(screen, could_not_start(str(error), error.code), target)
+        print_error(str(error), error.hint, error.code, as_json=False)
+        return error.code
+    for line in ended_lines(report):
+        screen.say(line)
+    _answer(screen, report, target)
+    return code
+
+
+def _report_file(name: str | None) -> Path | None:
+    """Where `--report` writes, known to be writable now: days later it would be too late to say so."""
+    from envguard.errors import UsageError
+
+    if name is None:
+        return None
+    path = Path(name).absolute()
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(f"--report {name} cannot be written", "name a file in a folder that is there")
+    return path
+
+
+def _answer(screen: Screen, report: LaunchReport, target: Path | None) -> None:
+    """The one JSON object: on stdout under --json, in a file under --report."""
+    from envguard.report.screen import encode
+    from envguard.state.files import write_atomically
+
+    if screen.json:
+        screen.answer(report, lambda console: None)
+    if target is not None:
+        try:
+            write_atomically(target, encode(report).encode() + b"\n")
+        except OSError as error:
+            screen.warn(f"the report cannot be written to {target}: {error.strerror or error}")
+
+
+app = single(launch)

@@ -1,0 +1,139 @@
+"""From a command line to a decision: the live environment, the reference, the comparison, the pre-flight checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from envguard import clock
+from envguard.acquire.checkpoints import match_name
+from envguard.acquire.environment import Environment, locate
+from envguard.acquire.host import Host, LiveHost
+from envguard.errors import UsageError
+from envguard.fingerprint import snapshot
+from envguard.fingerprint.comparison import Knowledge, builds_in_caches, compare_references
+from envguard.fingerprint.diff import compare
+from envguard.fingerprint.reference import Places, Reference, resolve, resolve_default
+from envguard.launch import child, start, waivers
+from envguard.launch.session import Gate, Plan, Warn, weigh
+from envguard.model.drift import DiffReport
+from envguard.model.fingerprint import Fingerprint
+from envguard.project import Project
+from envguard.state import digests as digest_store
+from envguard.state import runs
+
+
+@dataclass(frozen=True)
+class Request:
+    """The command line of `launch`, and where it was given."""
+
+    project: Project
+    start: Path
+    python: str | None
+    checkpoint_roots: tuple[Path, ...]
+    command: tuple[str, ...]
+    against: str | None
+    baseline: bool
+    waive: tuple[str, ...]
+    because: str | None
+    until: str | None
+    on_drift: str | None
+    dry_run: bool
+    json: bool
+    environ: Mapping[str, str]
+
+
+def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
+    """Everything up to the decision. Raises `UsageError`, `InputError`, and `CannotExecute`."""
+    host: Host = LiveHost()
+    given = waivers.parse_waivers(request.waive, request.because, request.until, waivers.author(), clock.now())
+    on_drift = _on_drift(request)
+    env = locate(host, request.python, str(request.start))
+    command = request.command or tuple(start.trainer_command(request.project.root, env.executable or "python3", None))
+    child.find_command(command, request.environ)
+    cache = start.compile_cache_directory(host, request.environ, env.site, env.abi or "")
+    live = take_for_child(host, request, env, cache, warn)
+    diff, reference, baseline = _compared(host, request, command, live)
+    gated = weigh(request.project, live, diff, reference, (), given, warn)
+    return gated, Plan(command, request.environ, cache, on_drift, request.json, baseline)
+
+
+def _on_drift(request: Request) -> Literal["warn", "stop"]:
+    asked = request.on_drift or request.project.config.on_drift
+    if asked == "warn":
+        return "warn"
+    if asked == "stop":
+        return "stop"
+    raise UsageError(f"--on-drift {asked!r} is neither warn nor stop")
+
+
+def take_for_child(host: Host, request: Request, env: Environment, cache: Path | None, warn: Warn) -> Fingerprint:
+    """The environment as the command will find it: with the compile cache that it will be given."""
+    for_child = start.ForChild(host, {start.INDUCTOR_CACHE: str(cache)}) if cache is not None else host
+    root = request.project.root
+    asked = snapshot.Request(
+        start=str(request.start),
+        python=env.prefix,
+        root=str(root) if root is not None else None,
+        config=request.project.config,
+        own_pids=frozenset({os.getpid(), os.getppid()}),
+    )
+    digests = digest_store.load(request.project.state)
+    live = snapshot.take(for_child, asked, digests)
+    if not request.dry_run:
+        snapshot.keep_digests(request.project.state, digests, warn)
+    return live
+
+
+def _compared(
+    host: Host, request: Request, command: tuple[str, ...], live: Fingerprint
+) -> tuple[DiffReport, str | None, bool]:
+    """The comparison, the REF as `restore` takes it, and whether this start is to be recorded as the baseline."""
+    places = Places(
+        host=host,
+        start=str(request.start),
+        roots=tuple(str(root) for root in request.checkpoint_roots),
+        state=str(request.project.state),
+        live=lambda: live,
+        baseline=str(runs.baseline_file(request.project.state)),
+        lock=str(request.project.path(lock)) if (lock := request.project.config.lock) else None,
+    )
+    reference = _reference(request, places, command)
+    here = Reference("live", "live", fingerprint=live)
+    if reference is None:
+        first = Reference("the first start", "baseline", fingerprint=live)
+        return compare(live, live, (), first.label, here.label), None, True
+    knowledge = Knowledge(
+        builds=lambda: builds_in_caches(request.project.config),
+        witnesses=lambda unstamped: (),
+        live=lambda: live,
+    )
+    diff = compare_references(reference, here, knowledge, request.project.config.policy)
+    if request.baseline and diff.exit_code() != 0:
+        raise UsageError(
+            f"--baseline: there is a reference already, {reference.label}, and this environment does not match it",
+            f"`envguard diff {reference.label}` says how they differ; without --baseline it is the gate's to decide",
+        )
+    return diff, reference.path if reference.kind == "baseline" else reference.label, False
+
+
+def _reference(request: Request, places: Places, command: tuple[str, ...]) -> Reference | None:
+    """What to match; None for a first start, where `--baseline` found nothing to match."""
+    if request.against is not None:
+        return resolve(request.against, places)
+    found = places.checkpoints().found
+
+    def is_checkpoint(word: str) -> bool:
+        path = places.path(word)
+        return any(path == item.path for item in found) or bool(match_name(found, word))
+
+    resuming = start.named_checkpoint(command, is_checkpoint)
+    try:
+        return resolve_default(places, resuming)
+    except UsageError:
+        if request.baseline and resuming is None:
+            return None
+        raise

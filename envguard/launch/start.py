@@ -1,0 +1,122 @@
+"""What is started and with which environment: COMMAND, or the trainer of this checkout under torchrun."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envguard.acquire.host import Host
+from envguard.errors import UsageError
+from envguard.state.runs import LAUNCH_FINGERPRINT, RUN_ID
+
+INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+_RESUME_WORDS = ("resume", "checkpoint", "ckpt")
+
+
+def named_checkpoint(command: Sequence[str], is_one: Callable[[str], bool]) -> str | None:
+    """The checkpoint that a command line resumes from: the value of an option whose name says so.
+
+    `--resume step_690`, `--resume_from_checkpoint=outputs/step_690`, `trainer.resume_path=…`; `is_one` tells
+    whether a word names a checkpoint that exists, so that `--checkpoint-every 100` names none.
+    """
+    for position, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if not any(part in name.lower() for part in _RESUME_WORDS):
+            continue
+        if equals:
+            candidate = value
+        elif word.startswith("-") and position + 1 < len(command):
+            candidate = command[position + 1]
+        else:
+            continue
+        if candidate and not candidate.startswith("-") and is_one(candidate):
+            return candidate
+    return None
+
+
+def child_environment(
+    environ: Mapping[str, str], run: str, fingerprint: Path | None, compile_cache: Path | None
+) -> dict[str, str]:
+    """The environment of the command: ours, its run, what it was started in, and its compile cache."""
+    made = dict(environ)
+    made[RUN_ID] = run
+    if fingerprint is None:
+        made.pop(LAUNCH_FINGERPRINT, None)  # another run's, where one launch runs inside another
+    else:
+        made[LAUNCH_FINGERPRINT] = str(fingerprint.absolute())
+    if compile_cache is not None:
+        made[INDUCTOR_CACHE] = str(compile_cache)
+    return made
+
+
+class ForChild(Host):
+    """A host whose environment variables are those that the command will get, so that they are what is recorded."""
+
+    def __init__(self, inner: Host, variables: Mapping[str, str]) -> None:
+        self.inner = inner
+        self.label = inner.label
+        self.variables = dict(variables)
+
+    def call(self, operation: str, *arguments: Any) -> Any:
+        value = self.inner.call(operation, *arguments)
+        return {**value, **self.variables} if operation == "environ" else value
+
+
+def compile_cache_directory(host: Host, environ: Mapping[str, str], site: Sequence[str], abi: str) -> Path | None:
+    """A private compile cache of this torch build; None where the user has set one or there is no torch.
+
+    inductor's default is `/tmp/torchinductor_<user>`: a name that anyone may take first (its entries are pickles),
+    in a folder that a reboot or a tidy colleague empties. Builds get folders of their own, so that going back to the
+    old build finds the old cache warm.
+    """
+    if environ.get(INDUCTOR_CACHE):
+        return None
+    build = _build(host, site, abi)
+    home = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if environ.get("HOME") else None)
+    if build is None or home is None or not os.path.isabs(home):
+        return None
+    return Path(home) / "envguard" / "inductor" / build
+
+
+def _build(host: Host, site: Sequence[str], abi: str) -> str | None:
+    """A folder name for the build: torch's version, and a digest of what else decides whether entries fit."""
+    for folder in site:
+        try:
+            text = host.read(f"{folder}/torch/version.py", limit=65536)
+            names = [name for name, kind in host.listing(folder) if kind == "directory"]
+        except OSError:
+            continue
+        parts = [name for name in names if name.endswith(".dist-info") and name.startswith(("torch-", "triton-"))]
+        digest = hashlib.sha256(b"\0".join([text, abi.encode(), *(os.fsencode(part) for part in parts)])).hexdigest()
+        version = next((part[6:-10] for part in parts if part.startswith("torch-")), "unknown")
+        return f"torch-{version}-{digest[:10]}"
+    return None
+
+
+def make_private(folder: Path) -> None:
+    """Makes the cache folder 0700. Raises OSError where it cannot, or where it is another's or open to others."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another user")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        folder.chmod(0o700)
+
+
+def trainer_command(root: Path | None, python: str, config: str | None) -> list[str]:
+    """The bundled trainer under torchrun. Raises `UsageError` outside a checkout, or where no config is known."""
+    if root is None or not (root / "trainer" / "__main__.py").is_file():
+        raise UsageError(
+            "no COMMAND, and this is not a checkout with the bundled trainer",
+            "name what to start: `envguard launch -- python train.py`",
+        )
+    if config is None:
+        raise UsageError(
+            "no COMMAND, and no checkpoint whose configuration could be taken",
+            "`envguard launch -- python -m trainer train configs/<name>.toml`",
+        )
+    return [python, "-m", "torch.distributed.run", "--standalone", "-m", "trainer", "train", config]

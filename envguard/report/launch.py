@@ -1,0 +1,142 @@
+"""`launch` on the screen: a short refusal with what helps, one line when it starts, a few when something changed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from envguard.clock import local
+from envguard.launch.gate import Verdict
+from envguard.model.action import Check, LaunchReport, Run
+from envguard.model.drift import Drift
+from envguard.report.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MOST_LINES = 8
+# What `restore` can bring back; for the rest somebody has to answer.
+_RESTORABLE = frozenset({"packages", "torch", "cuda", "compile_cache"})
+_EFFECT = {
+    "breaks": "breaks the run",
+    "numerics": "changes what it computes",
+    "performance": "changes how fast it runs",
+    "none": "",
+}
+
+
+def render(console: Console, report: LaunchReport, verdict: Verdict, reference: str | None, verbose: int) -> None:
+    """The decision, why, and what helps; `reference` is the REF as a command line takes it, where there is one."""
+    head = {
+        "go": f"go: nothing stands between this environment and {report.reference}",
+        "retry": "not now: the machine is in a passing state",
+        "refuse": f"refused: this is not the environment of {report.reference}"
+        if verdict.drifts
+        else "refused: the pre-flight checks do not pass"
+        if any(check.ok is False for check in verdict.checks)
+        else "refused: it could not be determined whether this run would be the same",
+    }[report.decision]
+    console.print(head, style={"go": "green", "retry": "yellow", "refuse": "bold red"}[report.decision])
+    _lines(console, verdict, report, verbose)
+    for waived in report.waived:
+        until = f" until {local(waived.until)}" if waived.until else ""
+        console.print(
+            f"  waived  {', '.join(waived.covers)} by {waived.author}{until}: {waived.because}", style="dim"
+        )
+    for note in report.notes:
+        console.print(f"  note    {printable(note)}", style="dim")
+    if report.decision != "go":
+        for advice in advise(verdict, reference):
+            console.print(f"  {advice}", soft_wrap=True)
+
+
+def _lines(console: Console, verdict: Verdict, report: LaunchReport, verbose: int) -> None:
+    ranked = sorted(verdict.drifts, key=lambda drift: drift.severity != "block")
+    shown = ranked if verbose else ranked[:_MOST_LINES]
+    for drift in shown:
+        style = "red" if drift.severity == "block" else "yellow"
+        console.print(f"  {drift.severity:<6}  {_drift(drift)}", style=style)
+    if len(ranked) > len(shown):
+        console.print(f"  … and {len(ranked) - len(shown)} more; `-v` shows them")
+    for unknown in verdict.unknown:
+        console.print(f"  unknown {printable(unknown.what)}: {printable(unknown.why)}", style="yellow")
+    for check in verdict.checks:
+        console.print(f"  {_word(check)} {check.check}: {printable(check.detail)}", style="yellow")
+    if verbose:
+        for check in report.preflight:
+            if check not in verdict.checks:
+                console.print(f"  ok      {check.check}: {printable(check.detail)}", style="dim")
+
+
+def _word(check: Check) -> str:
+    if check.ok is None:
+        return "unknown"
+    return "passing" if check.passing else "check  "
+
+
+def _drift(drift: Drift) -> str:
+    swap = f" {_value(drift.a)} → {_value(drift.b)}" if drift.a is not None or drift.b is not None else ""
+    name = drift.facet if drift.subject in ("", drift.facet) else f"{drift.facet} {drift.subject}"
+    effect = _EFFECT[drift.effect]
+    return printable(f"{name}{swap}" + (f" ({effect})" if effect else "") + (f": {drift.why}" if drift.why else ""))
+
+
+def _value(value: str | None) -> str:
+    if value is None:
+        return "absent"
+    return value if len(value) <= 48 else f"{value[:20]}…"
+
+
+def advise(verdict: Verdict, reference: str | None) -> tuple[str, ...]:
+    """The exact commands that help, most useful first."""
+    out: list[str] = []
+    restorable = [drift for drift in verdict.drifts if drift.facet in _RESTORABLE]
+    if restorable and reference is not None:
+        out.append(f"bring it back:  envguard restore {shlex.quote(reference)}")
+    if verdict.code == 75:
+        out.append("try again when it has passed (exit code 75)")
+    elif waivers := _waivers(verdict):
+        lead = "or answer for it:" if out else "answer for it: "
+        out.append(f"{lead} envguard launch {waivers} --because '…' -- …")
+    return tuple(out)
+
+
+def _waivers(verdict: Verdict) -> str:
+    wanted = [_waiver(drift.facet, drift.subject) for drift in verdict.drifts]
+    wanted += [_waiver("unknown", unknown.what) for unknown in verdict.unknown]
+    wanted += [_waiver("unknown" if check.ok is None else check.facet, check.check) for check in verdict.checks]
+    facets = list(dict.fromkeys(text.partition(":")[0] for text in wanted))
+    # Every subject by itself where that stays readable: a waiver that is wider than its reason hides the next drift.
+    chosen = list(dict.fromkeys(wanted)) if len(wanted) <= 3 else facets
+    return " ".join(f"--waive {shlex.quote(text)}" for text in chosen)
+
+
+def _waiver(facet: str, subject: str) -> str:
+    return facet if subject in ("", facet) else f"{facet}:{subject}"
+
+
+def started_line(report: LaunchReport) -> str:
+    """One line for the person who starts it."""
+    waived = f", {sum(len(w.covers) for w in report.waived)} waived" if report.waived else ""
+    return f"envguard: {report.fingerprint} matches {report.reference}{waived}: starting"
+
+
+def could_not_start(message: str, code: int) -> LaunchReport:
+    """The answer where there is no such command, or it cannot be executed: nothing was compared."""
+    run = Run(id="", pid=None, started=None, ended=None, code=code, changed=())
+    return LaunchReport(
+        reference="", fingerprint=None, decision="refuse", drifts=(), unknown=(), waived=(), preflight=(), run=run,
+        notes=(message,),
+    )  # fmt: skip
+
+
+def ended_lines(report: LaunchReport) -> Sequence[str]:
+    """What changed under the run, said again at its end, when somebody is looking."""
+    changed = report.run.changed if report.run else ()
+    if not changed:
+        return ()
+    return (
+        f"envguard: {len(changed)} change{'s' if len(changed) > 1 else ''} under this run:",
+        *(f"  {local(change.time)}  {change.says}" for change in changed),
+    )
