@@ -53,12 +53,13 @@ def report(
             drifts.append(grade(Change("unknown", item.what, "undetermined", detail=item.why), policy))
         else:
             undetermined.append(item)
-    drifts.sort(key=_order)
+    drifts.sort(key=order)
     match = not undetermined and all(drift.severity == "info" for drift in drifts)
     return DiffReport(a=a, b=b, match=match, drifts=tuple(drifts), unknown=tuple(undetermined))
 
 
-def _order(drift: Drift) -> tuple[int, int, int, str]:
+def order(drift: Drift) -> tuple[int, int, int, str]:
+    """Sort key: the worst first, then by what it does, by facet, by subject."""
     return _SEVERITY[drift.severity], _EFFECT[drift.effect], FACETS.index(drift.facet), drift.subject
 
 

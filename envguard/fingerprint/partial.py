@@ -25,7 +25,7 @@ Builds = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Partial:
-    """`fingerprint` is the other side's with the known packages in it; `changes` and `unknown` say what that hides."""
+    """`fingerprint` is the other side's with the known packages in it; the rest says what that hides."""
 
     fingerprint: Fingerprint
     changes: tuple[Change, ...]
@@ -34,13 +34,17 @@ class Partial:
 
 @dataclass(frozen=True)
 class Known:
-    """What a witness says of one package: its version, perhaps its build; `exact` False where `==` was meant as a
-    requirement, which a local version meets."""
+    """What a witness says of one package: its version, perhaps its build, or that it was not there.
+
+    `exact` is False where `==` was meant as a requirement, which a local version meets. Without `absent`, a version
+    of None says that the package was there and no witness knows which.
+    """
 
     name: str
     version: str | None
     build: str | None = None
     exact: bool = True
+    absent: bool = False
 
 
 def of_lock(lock: Lock, other: Fingerprint, builds: Builds) -> Partial:
@@ -61,10 +65,10 @@ def _known(item: Locked, builds: Builds, exact: bool) -> Known:
     return Known(item.name, item.version, found.pop() if len(found) == 1 else None, exact)
 
 
-def of_witnesses(known: Iterable[Known], other: Fingerprint, label: str) -> Partial:
+def of_witnesses(known: Iterable[Known], other: Fingerprint, label: str, why: str | None) -> Partial:
     """What is still known of an environment that was never fingerprinted; the rest is undetermined."""
     taken, changes, unknown = _lay_over(other, list(known), keep_rest=True)
-    unknown.append(Unknown("reference", f"{label} has no stamp: only what witnesses still know was compared"))
+    unknown.append(Unknown(label, f"{why or 'it has no stamp'}: only what witnesses still know was compared"))
     return Partial(taken, tuple(changes), tuple(unknown))
 
 
@@ -78,6 +82,12 @@ def _lay_over(
     torch = other.torch
     for item in known:
         installed = there.get(item.name)
+        if item.absent:
+            packages.pop(item.name, None)
+            continue
+        if item.version is None and item.build is None and keep_rest:
+            unknown.append(Unknown(f"packages: {item.name}", "it was replaced, and no witness knows what was there"))
+            continue
         same = installed is not None and _agrees(item, installed, full_version(other, installed))
         packages[item.name] = _package(item, installed if same else None)
         if same and item.build is None:

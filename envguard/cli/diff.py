@@ -1,0 +1,62 @@
+"""`envguard diff [A] [B] [MORE…]`: graded drift, or the odd one among many."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from envguard.cli.app import single
+from envguard.cli.options import (
+    CheckpointsOption,
+    ColorOption,
+    JsonOption,
+    PythonOption,
+    QuietOption,
+    VerboseOption,
+    open_session,
+)
+
+
+def diff(
+    references: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[A] [B] [MORE]...",
+            help="Checkpoints, fingerprint files, lock files, bundles, @N, live. "
+            "A defaults to the last stamped checkpoint, B to live; with more, the minority is named.",
+            show_default=False,
+        ),
+    ] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Hash every file of the live environment.")] = False,
+    python: PythonOption = None,
+    checkpoints: CheckpointsOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+    color: ColorOption = "auto",
+) -> None:
+    """Graded drift between two fingerprints, checkpoints or the live environment."""
+    from envguard.cli.references import live_fingerprint, open_knowledge, open_places
+    from envguard.fingerprint.comparison import compare_references
+    from envguard.fingerprint.reference import resolve, resolve_default
+    from envguard.report.diff import render
+    from envguard.report.screen import Screen
+
+    screen = Screen(json, quiet, verbose, color)
+    session = open_session(python, checkpoints)
+    live = live_fingerprint(session, screen, deep)
+    places, knowledge = open_places(session, live), open_knowledge(session, live)
+    named = references or []
+    found = [resolve(text, places) for text in named] or [resolve_default(places)]
+    if len(found) == 1:
+        found.append(resolve("live", places))
+    for reference in found:
+        for note in reference.notes:
+            screen.warn(f"{reference.label}: {note}")
+    report = compare_references(found, knowledge, session.project.config.policy)
+    screen.answer(report, render(report, verbose=verbose > 0, quiet=quiet))
+    raise typer.Exit(report.exit_code())
+
+
+app = single(diff)

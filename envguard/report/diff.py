@@ -1,0 +1,139 @@
+"""Drift as a tired person reads it: the verdict, what blocks, what warns, what is undetermined, then a count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from envguard.model.drift import DiffReport, Drift, Minority
+from envguard.model.evidence import Unknown
+from envguard.report.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STYLE = {"block": "bold red", "warn": "yellow", "info": "dim"}
+_DIGEST = re.compile(r"\b[0-9a-f]{40,64}\b")
+# So many rows of one kind are told one by one; a torch swap brings fifteen nvidia-* packages with it.
+_MOST_ALIKE = 4
+
+
+def render(report: DiffReport, *, verbose: bool, quiet: bool) -> Callable[[Console], None]:
+    """A renderer for `Screen.answer`; `quiet` leaves the verdict alone."""
+
+    def show(console: Console) -> None:
+        from rich.text import Text
+
+        style = "bold green" if report.match else "bold red" if report.exit_code() == 1 else "bold yellow"
+        console.print(Text(printable(verdict(report)), style=style))
+        if quiet:
+            return
+        console.print(Text(printable(f"A  {side(report.a)}\nB  {side(report.b)}"), style="dim"))
+        show_minority(console, report.minority or ())
+        show_drifts(console, report.drifts, verbose)
+        show_unknown(console, report.unknown)
+
+    return show
+
+
+def side(each: object) -> str:
+    """`step_690 (eg1-…)`: a label and, where there is one, the fingerprint's id."""
+    label, identity = getattr(each, "label", ""), getattr(each, "id", None)
+    return f"{label} ({identity})" if identity else str(label)
+
+
+def verdict(report: DiffReport) -> str:
+    """The one line that says whether to go on, and the worst reason why not."""
+    blocks = [drift for drift in report.drifts if drift.severity == "block"]
+    warns = [drift for drift in report.drifts if drift.severity == "warn"]
+    if report.minority:
+        odd = list(dict.fromkeys(row.ref for row in report.minority))
+        return (
+            f"{', '.join(odd)} differ{'s' if len(odd) == 1 else ''} from {report.a.label}: {_first(report.minority)}"
+        )
+    if blocks or warns:
+        worst = (blocks or warns)[0]
+        counts = [f"{len(blocks)} block"] * bool(blocks) + [f"{len(warns)} warn"] * bool(warns)
+        return f"DRIFT ({', '.join(counts)}): {worst.subject} {change(worst)}".rstrip()
+    if report.unknown:
+        first = report.unknown[0]
+        rest = f" and {len(report.unknown) - 1} more" if len(report.unknown) > 1 else ""
+        return f"NOT DETERMINED: no drift is known, but {first.what} could not be compared ({first.why}){rest}"
+    return "MATCH: nothing differs that matters"
+
+
+def _first(rows: tuple[Minority, ...]) -> str:
+    row = rows[0]
+    return f"{row.facet} {row.subject}" + (f" is {short(row.value)}" if row.value else "")
+
+
+def change(drift: Drift) -> str:
+    """`2.11.0+cu128 → 2.11.0+cu130`; digests are shortened, an absent side is named."""
+    if drift.a is None and drift.b is None:
+        return ""
+    return f"{short(drift.a) or 'none'} → {short(drift.b) or 'none'}"
+
+
+def short(value: str | None) -> str:
+    return _DIGEST.sub(lambda match: match[0][:12], value) if value else ""
+
+
+def show_drifts(console: Console, drifts: Iterable[Drift], verbose: bool) -> None:
+    """Rows above info, alike ones gathered; info only as a count unless `verbose`."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    told = [drift for drift in drifts if verbose or drift.severity != "info"]
+    for severity, group in groupby(told, key=lambda drift: drift.severity):
+        console.print()
+        for rows in _alike(list(group), verbose):
+            for drift in rows[:_MOST_ALIKE] if len(rows) > _MOST_ALIKE else rows:
+                head = Text.assemble(
+                    (f"{severity:<5} ", STYLE[severity]),
+                    (f"{drift.facet} ", "dim"),
+                    (printable(drift.subject), "bold"),
+                )
+                head.append(printable(f"  {change(drift)}".rstrip()))
+                console.print(head)
+            if len(rows) > _MOST_ALIKE:
+                more = f"and {len(rows) - _MOST_ALIKE} more of {rows[0].facet} alike (-v shows each)"
+                console.print(Padding(Text(more, style="dim"), (0, 0, 0, 6)))
+            last = rows[min(len(rows), _MOST_ALIKE) - 1]
+            console.print(Padding(Text(printable(f"{last.effect}: {short(last.why)}"), style="dim"), (0, 0, 0, 6)))
+    hidden = sum(drift.severity == "info" for drift in drifts) if not verbose else 0
+    if hidden:
+        console.print()
+        console.print(Text(f"info  {hidden} more that change nothing by themselves (-v shows them)", style="dim"))
+
+
+def _alike(drifts: list[Drift], verbose: bool) -> list[list[Drift]]:
+    """Runs of rows with one facet and one effect are told together where there are many of them."""
+    if verbose:
+        return [[drift] for drift in drifts]
+    groups: list[list[Drift]] = []
+    for _, run in groupby(drifts, key=lambda drift: (drift.facet, drift.effect)):
+        rows = list(run)
+        groups += [rows] if len(rows) > _MOST_ALIKE else [[drift] for drift in rows]
+    return groups
+
+
+def show_minority(console: Console, rows: Iterable[Minority]) -> None:
+    from rich.text import Text
+
+    for row in rows:
+        text = Text.assemble(("odd   ", "bold red"), (printable(row.ref), "bold"))
+        text.append(printable(f"  {row.facet} {row.subject}: {short(row.value) or 'none'}"))
+        console.print(text)
+
+
+def show_unknown(console: Console, unknown: Iterable[Unknown]) -> None:
+    """What could not be compared, and why."""
+    from rich.text import Text
+
+    items = list(unknown)
+    if items:
+        console.print()
+    for item in items:
+        console.print(Text.assemble(("undetermined ", "yellow"), printable(f"{item.what}: {item.why}")))
