@@ -1,0 +1,111 @@
+"""Small real training runs: a random target, a text file, a drafter of two layers."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from trainer.config import Config, build_config
+from trainer.resume import Start
+
+WORDS = "the cat sat on a mat while dogs ran around very fast and birds sang".split()  # noqa: SIM905
+
+
+def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
+    """A jsonl file of made-up sentences."""
+    draw = random.Random(seed)
+    lines = [{"text": " ".join(draw.choices(WORDS, k=draw.randint(8, 40)))} for _ in range(documents)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def small_config(folder: Path, run: str = "run", **sections: dict[str, Any]) -> Config:
+    """Rows of at most 512 tokens, 3 epochs; ``sections`` override."""
+    text = folder / "text.jsonl"
+    table: dict[str, dict[str, Any]] = {
+        "model": {
+            "block_size": 4,
+            "num_layers": 2,
+            "num_taps": 2,
+            "anchors": 16,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 16,
+        },
+        "target": {"kind": "random", "shape": "tiny"},
+        "data": {
+            "paths": [str(text if text.exists() else write_text(text))],
+            "cache_dir": str(folder / "cache"),
+            "token_budget": 512,
+            "length_buckets": [256, 512],
+            "max_batch_size": 8,
+        },
+        "train": {"epochs": 3, "gamma": 2.0, "device": "cpu"},
+        "checkpoint": {"dir": str(folder / run), "every": 0, "stamp": False},
+        "log": {"display": False},
+    }
+    for section, values in sections.items():
+        table.setdefault(section, {}).update(values)
+    return build_config(table)
+
+
+def train_here(config: Config, **start: Any) -> int:
+    """A whole run in this process, on one thread as in the others."""
+    import torch
+
+    from trainer.train import run
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return run(config, Start(**start))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _child(config: Config) -> None:
+    raise SystemExit(train_here(config))
+
+
+def start_process(config: Config) -> BaseProcess:
+    """The same run in a process of its own, from a server that has torch loaded already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainer.train", "trainer.data", "trainer.targets.random_weights"])
+    process = context.Process(target=_child, args=(config,))
+    process.start()
+    return process
+
+
+def log_of(config: Config) -> list[dict[str, Any]]:
+    """All finished lines of the log, in the order of writing."""
+    path = Path(config.checkpoint.dir) / config.log.jsonl
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+EXACT = (
+    "loss",
+    "loss_mean",
+    "grad_norm",
+    "lr",
+    "accuracy",
+    "acceptance_length",
+    "epoch",
+    "batch",
+    "samples",
+    "anchors",
+)
+"""What must be equal to the bit on resume."""
+
+
+def curve(config: Config) -> dict[int, dict[str, Any]]:
+    """Each step's exact values; a step that was logged twice must have had the same ones."""
+    steps: dict[int, dict[str, Any]] = {}
+    for line in log_of(config):
+        exact = {name: line[name] for name in EXACT}
+        assert steps.setdefault(line["step"], exact) == exact
+    return steps

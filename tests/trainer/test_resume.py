@@ -1,0 +1,188 @@
+"""Killed at any moment and resumed, a run is bit-identical to the unbroken one; a foreign checkpoint is refused."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.runs import curve, log_of, small_config, start_process, train_here, write_text
+from trainer.checkpoint import list_checkpoints, load_state
+from trainer.config import Config
+from trainer.errors import CheckpointError, ResumeRefused
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("unbroken")
+    config = small_config(folder, train={"epochs": 8})
+    assert train_here(config) == 0
+    steps = curve(config)
+    assert list(steps) == list(range(1, len(steps) + 1))
+    assert len(steps) > 50
+    return folder, steps
+
+
+def wait_for_lines(config: Config, count: int, process: Any) -> None:
+    while len(log_of(config)) < count and process.is_alive():
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_9_at_random_moments_and_resume(unbroken: tuple[Path, dict[int, Any]], seed: int) -> None:
+    folder, expected = unbroken
+    config = small_config(folder, f"killed-{seed}", train={"epochs": 8}, checkpoint={"every": 3, "keep_last": 2})
+    draw = random.Random(seed)
+    kills = 0
+    while True:
+        process = start_process(config)
+        wait_for_lines(config, len(log_of(config)) + draw.randint(1, 25), process)
+        time.sleep(draw.random() * 0.1)  # in the midst of a step, of a save or of a deletion
+        if process.is_alive():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        kills += 1
+    assert kills >= 2
+    assert curve(config) == expected
+    assert len(log_of(config)) > len(expected)  # steps after a checkpoint were run again, with the same values
+    names = sorted(path.name for path in Path(config.checkpoint.dir).iterdir() if "step_" in path.name)
+    assert names == sorted(path.name for _, path in list_checkpoints(Path(config.checkpoint.dir)))
+
+
+def test_sigterm_saves_after_the_step_in_progress_and_exits_cleanly(unbroken: tuple[Path, dict[int, Any]]) -> None:
+    folder, expected = unbroken
+    config = small_config(folder, "asked", train={"epochs": 8})
+    process = start_process(config)
+    wait_for_lines(config, 10, process)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGTERM)
+    process.join()
+    assert process.exitcode == 0
+    last = log_of(config)[-1]["step"]
+    assert [step for step, _ in list_checkpoints(Path(config.checkpoint.dir))] == [last]
+    assert last < len(expected)
+    assert "asked to stop" in (Path(config.checkpoint.dir) / "run.log").read_text()
+    assert train_here(config) == 0
+    assert curve(config) == expected
+
+
+def test_bf16_with_fp32_masters_resumes_exactly(tmp_path: Path) -> None:
+    whole = small_config(tmp_path, "whole", train={"dtype": "bfloat16"})
+    halves = small_config(tmp_path, "halves", train={"dtype": "bfloat16"}, checkpoint={"every": 4})
+    train_here(whole)
+    train_here(halves)
+    steps = [step for step, _ in list_checkpoints(Path(halves.checkpoint.dir))]
+    for step in steps[1:]:
+        (Path(halves.checkpoint.dir) / f"step_{step}").rename(tmp_path / f"moved-{step}")
+    train_here(halves)
+    assert curve(halves) == curve(whole)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    train_here(small_config(folder, train={"max_steps": 2}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"target": {"mask_token_id": 252}}, "mask id was 255 and is 252"),
+        ({"model": {"num_taps": 3}}, "taps"),
+        ({"model": {"block_size": 5}}, "block size"),
+        ({"target": {"seed": 1}}, "target "),
+        ({"model": {"num_layers": 1, "layer_types": ["full_attention"]}}, "drafter num_layers"),
+        ({"model": {"sliding_window": 20}}, "drafter sliding_window"),
+        ({"data": {"max_batch_size": 4}}, "data was"),
+        ({"train": {"seed": 1}}, "seed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_checkpoint_of_another_kind_of_run_is_refused(
+    finished: Path, changed: dict[str, dict[str, Any]], named: str
+) -> None:
+    changed = {**changed, "train": {"max_steps": 2, **changed.get("train", {})}}
+    with pytest.raises(ResumeRefused, match=named):
+        train_here(small_config(finished, **changed))
+
+
+def test_changed_text_is_refused(tmp_path: Path) -> None:
+    train_here(small_config(tmp_path, train={"max_steps": 2}))
+    write_text(tmp_path / "text.jsonl", documents=50)
+    with pytest.raises(ResumeRefused, match="data"):
+        train_here(small_config(tmp_path, train={"max_steps": 2}))
+
+
+def test_a_longer_schedule_goes_on_and_says_what_changed(tmp_path: Path) -> None:
+    train_here(small_config(tmp_path, train={"max_steps": 2}))
+    config = small_config(tmp_path, train={"max_steps": 4})
+    train_here(config)
+    assert list(curve(config)) == [1, 2, 3, 4]
+    assert "train.max_steps: 2 -> 4" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_fresh_sets_the_earlier_run_aside(tmp_path: Path) -> None:
+    config = small_config(tmp_path, train={"max_steps": 3}, checkpoint={"every": 2})
+    train_here(config)
+    first = curve(config)
+    train_here(config, fresh=True)
+    assert curve(config) == first
+    aside = tmp_path / "run" / "previous-1"
+    assert {path.name for path in aside.iterdir()} == {"step_2", "step_3", "train_log.jsonl"}
+
+
+def test_weights_only_begins_a_new_run_from_the_weights(tmp_path: Path) -> None:
+    config = small_config(tmp_path, train={"max_steps": 6, "lr": 0.01})
+    train_here(config)
+    last = list_checkpoints(tmp_path / "run")[-1][1]
+    new = small_config(tmp_path, "new", train={"max_steps": 1, "lr": 0.01})
+    train_here(new, weights_only=last)
+    first_loss = curve(config)[1]["loss_mean"]
+    assert curve(new)[1]["loss_mean"] < first_loss
+    assert load_state(list_checkpoints(tmp_path / "new")[-1][1]).step == 1
+
+
+def test_a_second_trainer_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    config = small_config(tmp_path, train={"epochs": 8})
+    process = start_process(config)
+    wait_for_lines(config, 1, process)
+    with pytest.raises(CheckpointError, match="another trainer"):
+        train_here(config)
+    process.terminate()
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer import step
+    from trainer.errors import TrainerError
+
+    config = small_config(tmp_path, train={"max_steps": 4}, checkpoint={"every": 2})
+    original = step.RowRunner.run
+    calls = iter(range(100))
+
+    def poisoned(self: Any, features: Any, row: Any) -> Any:
+        if next(calls) == 3:
+            features.taps.fill_(torch.nan)
+        return original(self, features, row)
+
+    monkeypatch.setattr(step.RowRunner, "run", poisoned)
+    with pytest.raises(TrainerError, match="step 4 is not finite"):
+        train_here(config)
+    assert [number for number, _ in list_checkpoints(tmp_path / "run")] == [2]
+    assert "not finite" in (tmp_path / "run" / "run.log").read_text()
