@@ -58,6 +58,7 @@ def launch(
     color: ColorOption = "auto",
 ) -> None:
     """Start COMMAND only where the environment matches the reference, watch it, and pass on its exit code."""
+    from envguard.cli.references import open_knowledge, open_places
     from envguard.launch.prepare import Request
     from envguard.report.screen import Screen
 
@@ -78,6 +79,8 @@ def launch(
         dry_run=dry_run,
         json=json,
         environ=os.environ,
+        places=lambda live: open_places(session, live),
+        knowledge=lambda live: open_knowledge(session, live),
     )
     raise typer.Exit(_launch(screen, request, _report_file(report)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from envguard.acquire.environment import Environment, locate
 from envguard.acquire.host import Host, LiveHost
 from envguard.errors import UsageError
 from envguard.fingerprint import snapshot
-from envguard.fingerprint.comparison import Knowledge, builds_in_caches, compare_references
+from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.diff import compare
 from envguard.fingerprint.reference import Places, Reference, resolve, resolve_default
 from envguard.launch import child, start, waivers
@@ -23,12 +23,16 @@ from envguard.model.drift import DiffReport
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
 from envguard.state import digests as digest_store
-from envguard.state import runs
+
+Live = Callable[[], Fingerprint]
 
 
 @dataclass(frozen=True)
 class Request:
-    """The command line of `launch`, and where it was given."""
+    """The command line of `launch`, and where it was given.
+
+    `places` and `knowledge` are asked for with the live fingerprint, which is taken as the command will find things.
+    """
 
     project: Project
     start: Path
@@ -44,6 +48,8 @@ class Request:
     dry_run: bool
     json: bool
     environ: Mapping[str, str]
+    places: Callable[[Live], Places]
+    knowledge: Callable[[Live], Knowledge]
 
 
 def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
@@ -56,7 +62,7 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     child.find_command(command, request.environ)
     cache = start.compile_cache_directory(host, request.environ, env.site, env.abi or "")
     live = take_for_child(host, request, env, cache, warn)
-    diff, reference, baseline = _compared(host, request, command, live)
+    diff, reference, baseline = _compared(request, command, live)
     gated = weigh(request.project, live, diff, reference, (), given, warn)
     return gated, Plan(command, request.environ, cache, on_drift, request.json, baseline)
 
@@ -88,30 +94,16 @@ def take_for_child(host: Host, request: Request, env: Environment, cache: Path |
     return live
 
 
-def _compared(
-    host: Host, request: Request, command: tuple[str, ...], live: Fingerprint
-) -> tuple[DiffReport, str | None, bool]:
+def _compared(request: Request, command: tuple[str, ...], live: Fingerprint) -> tuple[DiffReport, str | None, bool]:
     """The comparison, the REF as `restore` takes it, and whether this start is to be recorded as the baseline."""
-    places = Places(
-        host=host,
-        start=str(request.start),
-        roots=tuple(str(root) for root in request.checkpoint_roots),
-        state=str(request.project.state),
-        live=lambda: live,
-        baseline=str(runs.baseline_file(request.project.state)),
-        lock=str(request.project.path(lock)) if (lock := request.project.config.lock) else None,
-    )
+    places = request.places(lambda: live)
     reference = _reference(request, places, command)
     here = Reference("live", "live", fingerprint=live)
     if reference is None:
         first = Reference("the first start", "baseline", fingerprint=live)
         return compare(live, live, (), first.label, here.label), None, True
-    knowledge = Knowledge(
-        builds=lambda: builds_in_caches(request.project.config),
-        witnesses=lambda unstamped: (),
-        live=lambda: live,
-    )
-    diff = compare_references(reference, here, knowledge, request.project.config.policy)
+    knowledge = request.knowledge(lambda: live)
+    diff = compare_references((reference, here), knowledge, request.project.config.policy)
     if request.baseline and diff.exit_code() != 0:
         raise UsageError(
             f"--baseline: there is a reference already, {reference.label}, and this environment does not match it",
