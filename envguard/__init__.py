@@ -1,13 +1,16 @@
 """envguard: what changed on a training machine, proved, undone, and watched.
 
-The one call that a trainer needs is `envguard.stamp(checkpoint)`. Importing this package costs a training process
-next to nothing: the work is imported when `stamp` is first called.
+The one call that a trainer needs is `envguard.stamp(checkpoint)`. Import it where the trainer starts: what lies on
+the path at that moment is read (some milliseconds), so that a stamp can name builds that a later install erased. All
+else is imported when `stamp` is first called.
 """
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
+
+from envguard.acquire import loading as _loading  # noqa: F401
 
 if TYPE_CHECKING:
     from envguard.model.fingerprint import Fingerprint

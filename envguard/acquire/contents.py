@@ -48,6 +48,7 @@ class Contents:
     depth: Depth = "stat"
     installed_ns: int | None = None
     """mtime of INSTALLER, else of RECORD: both are written when the install ends."""
+    record_key: Key | None = None
 
     @property
     def build(self) -> str | None:
@@ -87,20 +88,42 @@ def read_contents(
     policy: Policy,
     digests: Digests,
     progress: Callable[[int], None] | None = None,
+    trust_records: bool = False,
 ) -> AllContents:
-    """Looks at every file of every distribution; `progress` is told of bytes as they are hashed."""
+    """Looks at every file of every distribution; `progress` is told of bytes as they are hashed.
+
+    With `trust_records` a package whose RECORD has not moved since it was last looked at is taken as it was then:
+    what a stamp in a training loop can afford.
+    """
     notes = Notes()
-    reader = _Reader(host, digests, notes, progress)
+    reader = _Reader(host, digests, notes, progress, trust_records)
     found = {each.directory: reader.read(each, policy.depth(each.name)) for each in distributions}
     return AllContents(found, tuple(notes.problems), tuple(notes.unknown))
 
 
+def known_contents(digests: Digests, directory: str, key: Key, record: bytes) -> Contents:
+    """Of a package that may no longer be there: as it was last looked at, else what its RECORD promised."""
+    seen = digests.package(directory)
+    if seen is not None and seen.record == key:
+        return replace(_contents(seen, "stat"), record_key=key)
+    rows = normalised(parse_record(record).rows)
+    return Contents(build_identity(rows) if rows else None, files=len(rows), record_key=key)
+
+
 class _Reader:
-    def __init__(self, host: Host, digests: Digests, notes: Notes, progress: Callable[[int], None] | None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        digests: Digests,
+        notes: Notes,
+        progress: Callable[[int], None] | None,
+        trust_records: bool,
+    ) -> None:
         self.host = host
         self.digests = digests
         self.notes = notes
         self.progress = progress
+        self.trust_records = trust_records
 
     def read(self, dist: Distribution, depth: Depth) -> Contents:
         marks = self.host.stats(dist.directory, ("RECORD", "INSTALLER"))
@@ -108,12 +131,14 @@ class _Reader:
         if key[0] < 0 and key[0] not in _ABSENT:
             self.notes.unseen(f"contents of {dist.name}", f"RECORD: {os.strerror(-key[0])}")
         found = self._read(dist, depth, key) if key[0] >= 0 else Contents(None)
-        return replace(found, installed_ns=marks[5] or marks[1] or None)
+        return replace(found, installed_ns=marks[5] or marks[1] or None, record_key=key)
 
     def _read(self, dist: Distribution, depth: Depth, key: Key) -> Contents:
         seen = self.digests.package(dist.directory)
         if seen is not None and seen.record != key:
             seen = None
+        if self.trust_records and seen is not None and (seen.hashed or depth == "stat"):
+            return _contents(seen, depth)
         rows = None if seen is not None else self._rows(dist)
         if seen is None and rows is None:
             return Contents(None)

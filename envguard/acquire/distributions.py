@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -96,32 +95,34 @@ def read_distributions(host: Host, env: Environment) -> Distributions:
 
 def _read(host: Host, location: str, folder: str) -> Distribution:
     directory = f"{location}/{folder}"
-    stem = folder.removesuffix(".dist-info")
-    raw, _, version = stem.partition("-")
-    headers: dict[str, list[str]] = {}
-    try:
-        headers = parse_headers(host.read(f"{directory}/METADATA").decode("utf-8", "surrogateescape"))
-    except OSError:
-        headers = {}
-    name = (headers.get("name") or [raw])[0]
+    return distribution_of(
+        host, location, folder, _bytes(host, f"{directory}/METADATA"), _bytes(host, f"{directory}/INSTALLER")
+    )
+
+
+def distribution_of(host: Host, location: str, folder: str, metadata: bytes, installer: bytes) -> Distribution:
+    """A distribution from the contents of its files, which need no longer be there."""
+    raw, _, version = folder.removesuffix(".dist-info").partition("-")
+    headers = parse_headers(metadata.decode("utf-8", "surrogateescape"))
+    name = next(iter(headers.get("name", ())), raw)
     return Distribution(
         name=canonical(name),
         raw_name=name,
-        version=(headers.get("version") or [version or None])[0],
-        directory=posixpath.normpath(directory),
+        version=next(iter(headers.get("version", ())), version or None),
+        directory=f"{location}/{folder}",
         location=location,
-        installer=_installer(host, directory),
+        installer=installer.decode("utf-8", "surrogateescape").strip() or None,
         requires=tuple(headers.get("requires-dist", ())),
-        requires_python=(headers.get("requires-python") or [None])[0],
+        requires_python=next(iter(headers.get("requires-python", ())), None),
         host=host,
     )
 
 
-def _installer(host: Host, directory: str) -> str | None:
+def _bytes(host: Host, path: str) -> bytes:
     try:
-        return host.read(f"{directory}/INSTALLER", 1024).decode("utf-8", "surrogateescape").strip() or None
+        return host.read(path)
     except OSError:
-        return None
+        return b""
 
 
 def parse_headers(text: str) -> dict[str, list[str]]:

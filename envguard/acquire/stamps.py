@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import posixpath
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ from envguard.acquire.section import reason
 from envguard.model.fingerprint import CheckpointRef, Fingerprint
 
 MAX_STAMP = 64 << 20
+# Two steps of one run have files of the same names and sizes. Their weights differ everywhere, and a zip ends with
+# the checksums of what it holds, so that a few bytes from both ends tell them apart.
+SAMPLE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -45,20 +49,33 @@ def saved_ns(host: Host, checkpoint: str) -> int:
 
 
 def reference(host: Host, checkpoint: str) -> CheckpointRef:
-    """What a stamp says of the checkpoint that it is for: step, files and sizes. Raises OSError."""
+    """What a stamp says of the checkpoint that it is for: step, files, sizes and samples. Raises OSError."""
     path = checkpoint.rstrip("/")
     name = posixpath.basename(path)
-    if not host.stat_target(path).is_directory:
-        return CheckpointRef(name=name, step=step_of(name), files={name: host.stat_target(path).size})
+    found = host.stat_target(path)
+    if not found.is_directory:
+        samples = {name: sample(host, path, found.size)}
+        return CheckpointRef(name=name, step=step_of(name), files={name: found.size}, samples=samples)
     walk = host.walk(path)
     if walk.failed:
         raise PermissionError(errno.EACCES, walk.failed[0][1], f"{path}/{walk.failed[0][0]}")
-    files = {
-        inner: facts.size
-        for inner, facts in walk.entries
-        if facts.is_file and inner != STAMP_NAME and not inner.startswith(f".{STAMP_NAME}.")
-    }
-    return CheckpointRef(name=name, step=step_of(name), files=files)
+    files = {inner: facts.size for inner, facts in walk.entries if facts.is_file and not is_stamp_file(inner)}
+    samples = {inner: sample(host, f"{path}/{inner}", size) for inner, size in files.items()}
+    return CheckpointRef(name=name, step=step_of(name), files=files, samples=samples)
+
+
+def is_stamp_file(path: str) -> bool:
+    """A stamp, or one that is being written: never a part of the checkpoint."""
+    name = posixpath.basename(path)
+    return name == STAMP_NAME or name.startswith(f".{STAMP_NAME}.") or STAMP_SUFFIX in name
+
+
+def sample(host: Host, path: str, size: int) -> str:
+    """A digest of the first and the last bytes of a file, 16 hex digits. Raises OSError."""
+    hasher = hashlib.sha256(host.read(path, SAMPLE_BYTES))
+    if size > SAMPLE_BYTES:
+        hasher.update(host.read(path, SAMPLE_BYTES, -SAMPLE_BYTES))
+    return hasher.hexdigest()[:16]
 
 
 def describe_unreadable(error: OSError, checkpoint: str) -> str:
@@ -117,12 +134,14 @@ def _other_files(host: Host, checkpoint: Checkpoint, named: CheckpointRef) -> st
             continue
         try:
             there = host.stat_target(path)
+            if there.size != size:
+                return f"the stamp is of another {named.name}: {name} had {size} bytes and has {there.size}"
+            if name in named.samples and sample(host, path, size) != named.samples[name]:
+                return f"the stamp is of another {named.name}: {name} has its size and not its content"
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             return f"whether the stamp is of this checkpoint cannot be told: {name}: {reason(error)}"
-        if there.size != size:
-            return f"the stamp is of another {named.name}: {name} had {size} bytes and has {there.size}"
         same += 1
     if named.files and not same:
         return f"the stamp is of another {named.name}: none of its files is here"

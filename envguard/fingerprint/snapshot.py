@@ -36,6 +36,8 @@ class Request:
     deep: bool = False
     probe: bool = False
     own_pids: frozenset[int] = frozenset()
+    in_process: bool = False
+    """A stamp: processes are not looked for, since the one that counts is the one that asks."""
 
 
 def take(host: Host, request: Request, digests: Digests, progress: Progress | None = None) -> Fingerprint:
@@ -44,7 +46,7 @@ def take(host: Host, request: Request, digests: Digests, progress: Progress | No
     distributions = read_distributions(host, env)
     policy = Policy(request.config.watch, request.deep)
     contents = read_contents(host, distributions.found, policy, digests, progress)
-    return assemble(host, request, env, distributions, contents)
+    return assemble(host, request, env, distributions, contents, digests)
 
 
 def take_live(
@@ -86,7 +88,12 @@ def keep_digests(state: Path, digests: Digests, warn: Callable[[str], None] | No
 
 
 def assemble(
-    host: Host, request: Request, env: Environment, distributions: Distributions, contents: AllContents
+    host: Host,
+    request: Request,
+    env: Environment,
+    distributions: Distributions,
+    contents: AllContents,
+    digests: Digests,
 ) -> Fingerprint:
     """Everything but the packages' contents is read here, and put together."""
     notes = Notes()
@@ -96,8 +103,11 @@ def assemble(
     packages = packages_of(distributions, contents.of, notes)
     torch = read_torch(host, env, distributions)
     notes.take(torch.problems, torch.unknown)
-    processes = read_processes(host, env, request.own_pids)
-    notes.take(processes.problems, processes.unknown)
+    processes = None
+    if not request.in_process:
+        living = read_processes(host, env, request.own_pids)
+        notes.take(living.problems, living.unknown)
+        processes = tuple(process.as_model() for process in living.value)
     python = env.as_model()
     return Fingerprint(
         id=fingerprint_id(python, packages, torch.value, None, None),
@@ -117,7 +127,7 @@ def assemble(
         data=None,
         env=None,
         system=None,
-        processes=tuple(process.as_model() for process in processes.value),
+        processes=processes,
         problems=tuple(dict.fromkeys(notes.problems)),
         unknown=tuple(dict.fromkeys(notes.unknown)),
         deep=request.deep,

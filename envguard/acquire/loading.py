@@ -1,0 +1,137 @@
+"""What lay on this process's path when it imported envguard: taken then, because a later install erases it.
+
+Standard library only, a few milliseconds, nothing parsed: a training process pays for this at its start, and
+`envguard.stamp` reads it when there is something to compare.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import NamedTuple
+
+_METADATA_HEAD = 32 << 10
+
+
+class CapturedDistribution(NamedTuple):
+    """The bytes of a dist-info as they were; `key` is (size, mtime, ctime, inode) of RECORD, times in ns."""
+
+    directory: str
+    key: tuple[int, int, int, int]
+    record: bytes
+    metadata: bytes
+    installer: bytes
+
+
+class Capture(NamedTuple):
+    """The dist-infos by directory, and which mapped files were no longer what their path names already then."""
+
+    taken_ns: int
+    pid: int
+    distributions: dict[str, CapturedDistribution]
+    stale: frozenset[str]
+    failed: tuple[str, ...]
+
+
+def capture() -> Capture:
+    """Reads every dist-info on `sys.path`; what cannot be read is named and never ends it."""
+    found: dict[str, CapturedDistribution] = {}
+    failed: list[str] = []
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder) if folder else []
+        except OSError:
+            continue  # zip files and folders that are not there: importlib passes over them too
+        for name in names:
+            if name.endswith(".dist-info"):
+                directory = os.path.join(os.path.abspath(folder), name)
+                try:
+                    found[directory] = _dist_info(directory)
+                except OSError:
+                    failed.append(directory)
+    try:
+        stale = frozenset(library.path for library in stale_libraries())
+    except OSError:
+        stale = frozenset()
+    return Capture(time.time_ns(), os.getpid(), found, stale, tuple(failed))
+
+
+def _dist_info(directory: str) -> CapturedDistribution:
+    descriptor = os.open(directory + "/RECORD", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        stat = os.fstat(descriptor)
+        record = os.read(descriptor, stat.st_size)
+        while len(record) < stat.st_size:
+            more = os.read(descriptor, stat.st_size - len(record))
+            if not more:
+                break
+            record += more
+    finally:
+        os.close(descriptor)
+    key = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino & 0x7FFFFFFFFFFFFFFF)
+    return CapturedDistribution(
+        directory, key, record, _head(directory + "/METADATA"), _head(directory + "/INSTALLER")
+    )
+
+
+def _head(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, _METADATA_HEAD)
+    finally:
+        os.close(descriptor)
+
+
+class MappedLibrary(NamedTuple):
+    """A shared library in this process; `address` is where its file begins in memory."""
+
+    path: str
+    inode: int
+    deleted: bool
+    device: int
+    address: int
+
+
+def mapped_libraries() -> list[MappedLibrary]:
+    """Every shared library in this process, each once. Raises OSError."""
+    found: dict[tuple[str, int], MappedLibrary] = {}
+    with open("/proc/self/maps", "rb") as stream:
+        for line in stream:
+            if b".so" not in line:
+                continue
+            parts = line.split(None, 5)
+            if len(parts) != 6 or int(parts[2], 16) != 0:
+                continue
+            name = os.fsdecode(parts[5].rstrip(b"\n"))
+            path = name.removesuffix(" (deleted)")
+            inode = int(parts[4])
+            if (path, inode) not in found:
+                major, _, minor = parts[3].partition(b":")
+                device = os.makedev(int(major, 16), int(minor, 16))
+                address = int(parts[0].partition(b"-")[0], 16)
+                found[path, inode] = MappedLibrary(path, inode, path != name, device, address)
+    return list(found.values())
+
+
+def stale_libraries() -> list[MappedLibrary]:
+    """Mapped libraries that their path no longer leads to. Raises OSError.
+
+    Overlay and btrfs show another device in a mapping than in a stat, and may show another inode: there only a
+    deleted name counts.
+    """
+    return [library for library in mapped_libraries() if library.deleted or _is_other(library)]
+
+
+def _is_other(library: MappedLibrary) -> bool:
+    try:
+        now = os.stat(library.path)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return now.st_dev == library.device and now.st_ino != library.inode
+
+
+AT_IMPORT = capture()

@@ -1,0 +1,208 @@
+"""Stamping: the fingerprint of an environment, stored with a checkpoint.
+
+`stamp` is what a trainer calls: it stores the environment as this process loaded it, and apart from that what has
+changed on disk since. `stamp_live` is `snapshot --into`: it stores what is on disk, and refuses for a checkpoint
+that is older than what it would say about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from envguard import clock
+from envguard.acquire import loading
+from envguard.acquire.archive_of_library import FoundArchive, archive_of
+from envguard.acquire.contents import Contents, Policy, known_contents, read_contents
+from envguard.acquire.distributions import distribution_of, read_distributions
+from envguard.acquire.environment import Environment, locate
+from envguard.acquire.host import Host, LiveHost
+from envguard.acquire.own_process import Held, OwnProcess
+from envguard.acquire.stamps import Stamp, describe_unreadable, read_stamp, reference, saved_ns, stamp_path
+from envguard.acquire.uv_cache import cache_directories
+from envguard.errors import InputError, UsageError
+from envguard.fingerprint import loaded, snapshot
+from envguard.fingerprint.identity import fingerprint_id
+from envguard.model.fingerprint import Divergence, Fingerprint, Package
+from envguard.project import Project, open_project
+from envguard.state import digests as digest_store
+from envguard.state import journal
+from envguard.state.digests import Digests
+from envguard.state.files import write_atomically
+from envguard.state.runs import LAUNCH_FINGERPRINT
+
+__all__ = ["Stamp", "loaded_fingerprint", "read_stamp", "stamp", "stamp_live", "why_older", "write_stamp"]
+
+FRESH_S = 60
+# A rank that writes on while another stamps makes it look again; a checkpoint that never rests is let go.
+MOST_LOOKS = 5
+
+
+def write_stamp(checkpoint: str, fingerprint: Fingerprint, host: Host | None = None) -> Fingerprint:
+    """Stores `fingerprint` with the checkpoint; returns it as stored. Raises OSError.
+
+    Several ranks may do this at once: each looks again after its own rename, so that the last stamp to land names
+    the files that the last rank to finish had written.
+    """
+    host = host or LiveHost()
+    path = stamp_path(checkpoint, host.stat_target(checkpoint).is_directory)
+    named = reference(host, checkpoint)
+    for _ in range(MOST_LOOKS):
+        fingerprint = msgspec.structs.replace(fingerprint, checkpoint=named)
+        write_atomically(path, msgspec.json.format(msgspec.json.encode(fingerprint), indent=1) + b"\n")
+        again = reference(host, checkpoint)
+        if again == named:
+            break
+        named = again
+    return fingerprint
+
+
+def why_older(host: Host, checkpoint: str, fingerprint: Fingerprint, now: float | None = None) -> str | None:
+    """Why what is on disk now need not be what the checkpoint was saved under; None where it is.
+
+    Raises OSError where the checkpoint cannot be seen.
+    """
+    saved = saved_ns(host, checkpoint) / clock.NS
+    age = (time.time() if now is None else now) - saved
+    events = [(package.installed_at, package.name) for package in fingerprint.packages if package.installed_at]
+    newest, name = max(events, default=(None, ""))
+    if newest is not None and clock.seconds(newest) > saved:
+        return f"{name} was installed at {clock.local(newest)}, after it was saved ({clock.local(clock.iso(saved))})"
+    if age > FRESH_S:
+        return f"it was saved {clock.span(age)} ago"
+    if age < -FRESH_S:
+        return f"its files bear a time {clock.span(age)} ahead of the clock"
+    return None
+
+
+def stamp_live(checkpoint: str, fingerprint: Fingerprint, retrospective: bool) -> Fingerprint:
+    """Stores a snapshot with a checkpoint. Raises `UsageError` for an older one without `retrospective`."""
+    host = LiveHost()
+    try:
+        older = why_older(host, checkpoint, fingerprint)
+        if older is not None and not retrospective:
+            raise UsageError(
+                f"{checkpoint} is older than this snapshot: {older}",
+                "`--retrospective` stores it all the same, marked as no evidence of the past",
+            )
+        origin = "retrospective" if older is not None else "live"
+        marked = msgspec.structs.replace(fingerprint, origin=origin, diverged=())
+        return write_stamp(checkpoint, marked, host)
+    except OSError as error:
+        raise InputError(describe_unreadable(error, checkpoint)) from error
+
+
+def stamp(checkpoint: str | os.PathLike[str]) -> Fingerprint:
+    """Stores the environment as this process loaded it with a checkpoint that was just saved.
+
+    A directory gets `envguard.json`, a file X gets `X.envguard.json` beside it. Safe when every rank calls it. Needs
+    the standard library, msgspec and packaging, and no more. Raises `envguard.errors.InputError` where there is no such
+    checkpoint, and OSError where the stamp cannot be written.
+    """
+    path = os.path.abspath(checkpoint)
+    if not Path(path).exists():
+        raise InputError(f"there is no checkpoint at {path}", "call `envguard.stamp` after the checkpoint was saved")
+    project = open_project(Path.cwd(), os.environ, prefix=sys.prefix)
+    stamped = write_stamp(path, loaded_fingerprint(project))
+    note(project.state, stamped, path)
+    return stamped
+
+
+def note(state: Path, fingerprint: Fingerprint, checkpoint: str) -> None:
+    """Notes a stamp in the journal; a state folder that cannot be written does not cost a checkpoint its stamp."""
+    with contextlib.suppress(OSError):
+        journal.append(state, "stamp", {"id": fingerprint.id, "path": checkpoint, "origin": fingerprint.origin})
+
+
+def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprint:
+    """The environment as this process loaded it, and in `diverged` what lies on disk otherwise."""
+    host = host or LiveHost()
+    digests = digest_store.load(project.state)
+    env = locate(host, own_python(), str(project.start))
+    request = snapshot.Request(
+        start=str(project.start),
+        root=str(project.root) if project.root is not None else None,
+        config=project.config,
+        in_process=True,
+    )
+    found = read_distributions(host, env)
+    contents = read_contents(host, found.found, Policy(project.config.watch), digests, trust_records=True)
+    disk = snapshot.assemble(host, request, env, found, contents, digests)
+    own = OwnProcess(host, env.site, loading.AT_IMPORT, found.found)
+    before = _before(host, env, own, {each.directory: contents.of[each.directory] for each in found.found}, digests)
+    snapshot.keep_digests(project.state, digests, None)
+    return _as_loaded(host, project, disk, env, own, before)
+
+
+def own_python() -> str:
+    """This process's environment as `--python` would name it."""
+    return sys.prefix if os.path.exists(os.path.join(sys.prefix, "pyvenv.cfg")) else sys.executable
+
+
+def _as_loaded(
+    host: Host, project: Project, disk: Fingerprint, env: Environment, own: OwnProcess, before: loaded.Before
+) -> Fingerprint:
+    def recover(name: str, held: Held) -> FoundArchive | None:
+        return archive_of(host, cache_directories(host, env, project.config), name, held.stale)
+
+    process = loaded.Process(
+        own.started_ns, own.suspects, own.held, recover, own.torch, lambda: own.libraries_below("torch/lib/")
+    )
+    outcome = loaded.reconcile({package.name: package for package in disk.packages}, disk.torch, before, process)
+    packages = tuple(outcome.packages[name] for name in sorted(outcome.packages))
+    torch = loaded.torch_as_loaded(disk.torch, before, process, outcome)
+    python, diverged = disk.python, list(outcome.diverged)
+    if python.version is not None and python.version != platform.python_version():
+        what = Divergence(what="python", loaded=platform.python_version(), disk=python.version, path=python.base)
+        diverged.append(what)
+        python = msgspec.structs.replace(python, version=platform.python_version())
+    return msgspec.structs.replace(
+        disk,
+        id=fingerprint_id(python, packages, torch, disk.driver, disk.gpus),
+        python=python,
+        packages=packages,
+        torch=torch,
+        cuda=snapshot.cuda_of(torch, packages),
+        unknown=tuple(dict.fromkeys((*disk.unknown, *outcome.unknown))),
+        origin="loaded",
+        diverged=tuple(diverged),
+    )
+
+
+def _before(
+    host: Host, env: Environment, own: OwnProcess, now: Mapping[str, Contents], digests: Digests
+) -> loaded.Before:
+    """What the packages were before: as launch recorded them, and as they lay when envguard was imported."""
+    captured: dict[str, Package] = {}
+    for directory, each in own.capture.distributions.items():
+        location = os.path.dirname(directory)
+        if location not in env.site:
+            continue
+        dist = distribution_of(host, location, os.path.basename(directory), each.metadata, each.installer)
+        content = now.get(directory)
+        if content is None or content.record_key != each.key:
+            content = known_contents(digests, directory, each.key, each.record)
+        captured.setdefault(dist.name, snapshot.package_of(dist, content))
+    launch = _launch_fingerprint(env)
+    if launch is None:
+        return loaded.Before((captured,))
+    return loaded.Before(({package.name: package for package in launch.packages}, captured), True, launch.torch)
+
+
+def _launch_fingerprint(env: Environment) -> Fingerprint | None:
+    """What `launch` recorded before it started this process, where it started it in this environment."""
+    path = os.environ.get(LAUNCH_FINGERPRINT)
+    if not path:
+        return None
+    try:
+        found = msgspec.json.decode(Path(path).read_bytes(), type=Fingerprint)
+    except (OSError, msgspec.MsgspecError):
+        return None  # the stamp then rests on what envguard saw when it was imported
+    return found if found.python.prefix == env.prefix else None
