@@ -30,6 +30,7 @@ from envguard.acquire.uv_cache import cache_directories
 from envguard.errors import InputError, UsageError
 from envguard.fingerprint import loaded, snapshot
 from envguard.fingerprint.identity import fingerprint_id
+from envguard.model import plain
 from envguard.model.fingerprint import Divergence, Fingerprint, Package
 from envguard.project import Project, open_project
 from envguard.state import digests as digest_store
@@ -56,7 +57,7 @@ def write_stamp(checkpoint: str, fingerprint: Fingerprint, host: Host | None = N
     named = reference(host, checkpoint)
     for _ in range(MOST_LOOKS):
         fingerprint = msgspec.structs.replace(fingerprint, checkpoint=named)
-        write_atomically(path, msgspec.json.format(msgspec.json.encode(fingerprint), indent=1) + b"\n")
+        write_atomically(path, msgspec.json.format(plain.encode(fingerprint), indent=1) + b"\n")
         again = reference(host, checkpoint)
         if again == named:
             break
@@ -103,8 +104,8 @@ def stamp(checkpoint: str | os.PathLike[str]) -> Fingerprint:
     """Stores the environment as this process loaded it with a checkpoint that was just saved.
 
     A directory gets `envguard.json`, a file X gets `X.envguard.json` beside it. Safe when every rank calls it. Needs
-    the standard library, msgspec and packaging, and no more. Raises `envguard.errors.InputError` where there is no such
-    checkpoint, and OSError where the stamp cannot be written.
+    the standard library, msgspec and packaging, and no more. Raises `envguard.errors.InputError` where there is no
+    such checkpoint, and OSError where the stamp cannot be written.
     """
     path = os.path.abspath(checkpoint)
     if not Path(path).exists():

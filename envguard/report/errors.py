@@ -7,12 +7,7 @@ import sys
 import msgspec
 
 from envguard.model.action import ErrorReport
-
-
-def printable(text: str) -> str:
-    """Text that any terminal and any JSON writer takes: undecodable bytes and control characters are escaped."""
-    safe = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(ch if ch.isprintable() or ch in "\n\t" else ch.encode("unicode_escape").decode() for ch in safe)
+from envguard.model.plain import printable as printable
 
 
 def print_error(message: str, hint: str | None, code: int, as_json: bool) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from envguard.errors import UsageError
+from envguard.model import plain
 from envguard.report.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 
 class Screen:
@@ -61,6 +64,18 @@ class Screen:
         else:
             render(self.out)
 
+    @contextlib.contextmanager
+    def hashing(self) -> Iterator[Callable[[int], None] | None]:
+        """While files are hashed: takes the bytes of each; a bar on stderr where a person waits longer."""
+        if self.quiet or not sys.stderr.isatty():
+            yield None
+            return
+        bar = _HashingBar(self)
+        try:
+            yield bar.add
+        finally:
+            bar.stop()
+
     def say(self, message: str) -> None:
         """A message for the person at the terminal, on stderr; silent under -q."""
         if not self.quiet:
@@ -71,19 +86,33 @@ class Screen:
         sys.stderr.write(f"warning: {printable(message)}\n")
 
 
+class _HashingBar:
+    """Shown only once enough was hashed to be worth a bar: rich costs more to import than most snapshots take."""
+
+    SHOW_FROM = 200 << 20
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._bytes = 0
+        self._bar: Progress | None = None
+
+    def add(self, count: int) -> None:
+        self._bytes += count
+        if self._bar is None and self._bytes >= self.SHOW_FROM:
+            from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn
+
+            columns = (SpinnerColumn(), TextColumn("hashing"), DownloadColumn())
+            self._bar = Progress(*columns, console=self._screen.err, transient=True)
+            self._bar.add_task("hashing", total=None)
+            self._bar.start()
+        if self._bar is not None:
+            self._bar.update(self._bar.tasks[0].id, completed=self._bytes)
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
 def encode(report: msgspec.Struct) -> str:
     """A report as one line of JSON; strings that hold undecodable bytes are escaped, not refused."""
-    try:
-        return msgspec.json.encode(report).decode()
-    except UnicodeEncodeError:
-        return msgspec.json.encode(_clean(msgspec.to_builtins(report))).decode()
-
-
-def _clean(value: object) -> object:
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
-    return value
+    return plain.encode(report).decode()

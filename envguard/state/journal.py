@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 
 from envguard import clock
+from envguard.model import plain
+from envguard.model.fingerprint import Fingerprint
 from envguard.state.files import locked, open_state
 
 
@@ -31,7 +33,7 @@ def journal_file(state: Path, host: str | None = None) -> Path:
 
 def append(state: Path, kind: str, entry: dict[str, Any], time: str | None = None) -> None:
     """Appends one entry under flock and syncs it. Raises OSError where the state folder cannot be written."""
-    line = msgspec.json.encode({"time": time or clock.now(), "kind": kind, **entry}) + b"\n"
+    line = plain.encode({"time": time or clock.now(), "kind": kind, **entry}) + b"\n"
     path = journal_file(open_state(state))
     with locked(path) as descriptor:
         size = os.fstat(descriptor).st_size
@@ -42,6 +44,11 @@ def append(state: Path, kind: str, entry: dict[str, Any], time: str | None = Non
         while written < len(line):
             written += os.write(descriptor, line[written:])
         os.fsync(descriptor)
+
+
+def append_snapshot(state: Path, fingerprint: Fingerprint, into: str | None) -> None:
+    """A snapshot with all that it found, which is what `@1` means later; `into` is the checkpoint that it stamped."""
+    append(state, "snapshot", {"id": fingerprint.id, "into": into, "fingerprint": fingerprint}, fingerprint.taken_at)
 
 
 def entries(data: bytes) -> Iterator[dict[str, Any] | None]:

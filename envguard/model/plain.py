@@ -1,0 +1,29 @@
+"""Values as text that any terminal, file and JSON reader takes."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+def printable(text: str) -> str:
+    """Undecodable bytes and control characters are escaped; what is readable stays."""
+    safe = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(ch if ch.isprintable() or ch in "\n\t" else ch.encode("unicode_escape").decode() for ch in safe)
+
+
+def encode(value: object) -> bytes:
+    """A value as JSON; a string that holds undecodable bytes (a file name) is escaped, not refused."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_clean(msgspec.to_builtins(value)))
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return value

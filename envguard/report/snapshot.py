@@ -1,0 +1,88 @@
+"""`snapshot` on the screen: the id, what matters of the environment, then what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from envguard.model.fingerprint import Fingerprint, Gpu, Torch
+from envguard.report.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MOST = 8
+
+
+def render(console: Console, fingerprint: Fingerprint, target: str | None, verbose: int) -> None:
+    """The summary; with -v every package, problem and unknown."""
+    console.print(fingerprint.id, style="bold", soft_wrap=True)
+    for label, text in _facts(fingerprint):
+        console.print(f"  {label:<13}{printable(text)}", soft_wrap=True)
+    if target is not None:
+        note = " (retrospective: no evidence of the past)" if fingerprint.origin == "retrospective" else ""
+        console.print(f"  {'stamped':<13}{printable(target)}{note}", soft_wrap=True)
+    _list(console, "problem", [f"{p.subject}: {p.says}" for p in fingerprint.problems], "red", verbose)
+    _list(
+        console, "shadowed", [f"{s.name}: {s.wins} before {s.loses}" for s in fingerprint.shadowed], "yellow", verbose
+    )
+    _list(console, "unknown", [f"{u.what}: {u.why}" for u in fingerprint.unknown], "yellow", verbose)
+    if verbose:
+        for package in fingerprint.packages:
+            build = (package.build or "no RECORD")[:12]
+            console.print(f"  {package.name} {package.version or '?'}  {build}", style="dim", soft_wrap=True)
+
+
+def _facts(fingerprint: Fingerprint) -> Iterator[tuple[str, str]]:
+    python = fingerprint.python
+    yield "environment", f"{python.prefix} ({python.kind}, {python.implementation} {python.version})"
+    hashed = Counter(package.depth for package in fingerprint.packages)
+    looked = "all files hashed" if fingerprint.deep else f"{hashed['watched']} hashed, the rest by size and time"
+    files = sum(package.files or 0 for package in fingerprint.packages)
+    yield "packages", f"{len(fingerprint.packages)} in {files:,} files ({looked})"
+    yield "torch", _torch(fingerprint.torch) if fingerprint.torch is not None else "none installed"
+    if fingerprint.driver is not None:
+        yield "driver", fingerprint.driver.version or "unknown"
+    if fingerprint.gpus is not None:
+        yield "GPUs", _gpus(fingerprint.gpus)
+    for cache in fingerprint.compile_cache or ():
+        yield (
+            "cache",
+            f"{cache.kind} {cache.path}: {cache.verdict}, {cache.entries or 0} entries, {_size(cache.bytes)}",
+        )
+    for code in fingerprint.code or ():
+        yield "code", f"{code.path} {(code.commit or 'no commit')[:12]}{', edited' if code.dirty else ''}"
+    for process in fingerprint.processes or ():
+        if process.stale:
+            yield "stale", f"PID {process.pid} still runs {len(process.stale)} replaced files: {process.command[:80]}"
+
+
+def _torch(torch: Torch) -> str:
+    parts = [torch.version or f"{torch.metadata_version} (version.py unreadable)"]
+    parts.append(f"CUDA {torch.cuda}" if torch.cuda else f"HIP {torch.hip}" if torch.hip else "CPU build")
+    if torch.triton:
+        parts.append(f"triton {torch.triton}")
+    if torch.git_version:
+        parts.append(f"git {torch.git_version[:10]}")
+    return ", ".join(parts)
+
+
+def _gpus(gpus: tuple[Gpu, ...]) -> str:
+    if not gpus:
+        return "none"
+    return ", ".join(f"{count} × {name}" for name, count in Counter(gpu.name or "unknown" for gpu in gpus).items())
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return "size unknown"
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+
+
+def _list(console: Console, label: str, lines: list[str], style: str, verbose: int) -> None:
+    shown = lines if verbose else lines[:_MOST]
+    for line in shown:
+        console.print(f"  {label:<13}{printable(line)}", style=style, soft_wrap=True)
+    if len(lines) > len(shown):
+        console.print(f"  {'':<13}and {len(lines) - len(shown)} more (-v shows them)", style="dim")
