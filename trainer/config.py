@@ -248,7 +248,7 @@ def build_config(table: Mapping[str, Any], source: str = "configuration") -> Con
 def _apply(table: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     section, dot, name = key.strip().partition(".")
-    if not equals or not dot or not name:
+    if not (section and dot and name and equals):
         raise ConfigError(f"override {override!r} is not of the form section.key=value")
     try:
         value: Any = tomllib.loads(f"value = {text}")["value"]

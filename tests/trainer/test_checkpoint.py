@@ -1,0 +1,137 @@
+"""Checkpoints on disk: whole or absent, told when damaged, pruned as configured, without any pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from trainer import checkpoint
+from trainer.checkpoint import State
+from trainer.errors import CheckpointError
+
+
+def state(step: int) -> State:
+    return State(
+        step=step, seed=0, epoch=0, batch_index=0, row=0, samples=0, config={}, config_digest="", identity={},
+        mask_token_id=0, taps=(1,), block_size=4, drafter={}, data_digest="", topology={}, torch_version="",
+    )  # fmt: skip
+
+
+def save(folder: Path, step: int) -> Path:
+    return checkpoint.save(folder, state(step), {checkpoint.MODEL: {"a": torch.arange(step)}})
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = save(tmp_path, 7)
+    assert path == tmp_path / "step_7"
+    loaded = checkpoint.load_state(path)
+    assert msgspec.structs.replace(loaded, files={}) == state(7)
+    tensors = checkpoint.load_tensors(path, checkpoint.MODEL, torch.device("cpu"))
+    assert torch.equal(tensors["a"], torch.arange(7))
+
+
+def test_nothing_in_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
+    for file in save(tmp_path, 3).iterdir():
+        assert file.suffix in (".json", ".safetensors")
+        content = file.read_bytes()
+        assert not content.startswith((b"\x80", b"PK"))
+
+
+def test_steps_are_ordered_by_number_and_unfinished_ones_do_not_count(tmp_path: Path) -> None:
+    for step in (10, 9, 100):
+        save(tmp_path, step)
+    (tmp_path / "step_200").mkdir()
+    (tmp_path / "step_x").mkdir()
+    assert [step for step, _ in checkpoint.list_checkpoints(tmp_path)] == [9, 10, 100]
+    assert checkpoint.list_checkpoints(tmp_path / "none") == []
+
+
+def test_a_truncated_file_is_told_by_its_size(tmp_path: Path) -> None:
+    path = save(tmp_path, 100)
+    model = path / checkpoint.MODEL
+    model.write_bytes(model.read_bytes()[:-8])
+    with pytest.raises(CheckpointError, match="was written with"):
+        checkpoint.load_state(path)
+    model.unlink()
+    with pytest.raises(CheckpointError, match="None bytes"):
+        checkpoint.load_state(path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", '{"format": 99}', '{"format": 1}'])
+def test_a_damaged_state_is_told(tmp_path: Path, content: str) -> None:
+    path = save(tmp_path, 1)
+    (path / checkpoint.STATE).write_text(content)
+    with pytest.raises(CheckpointError):
+        checkpoint.load_state(path)
+
+
+def test_a_damaged_tensor_file_is_told(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    (path / checkpoint.MODEL).write_bytes(b"\xff" * 100)
+    with pytest.raises(CheckpointError, match="cannot read"):
+        checkpoint.load_tensors(path, checkpoint.MODEL, torch.device("cpu"))
+
+
+def test_the_same_step_again_replaces_the_older_branch(tmp_path: Path) -> None:
+    save(tmp_path, 4)
+    again = checkpoint.save(tmp_path, state(4), {checkpoint.MODEL: {"b": torch.ones(2)}})
+    assert list(checkpoint.load_tensors(again, checkpoint.MODEL, torch.device("cpu"))) == ["b"]
+    assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
+
+
+def test_a_disk_that_fails_leaves_the_earlier_checkpoints_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 4)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        save(tmp_path, 5)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
+
+
+def test_pruning_keeps_the_last_and_the_milestones(tmp_path: Path) -> None:
+    for step in range(10, 80, 10):
+        save(tmp_path, step)
+    deleted = checkpoint.prune(tmp_path, keep_last=2, keep_every=30)
+    assert [path.name for path in deleted] == ["step_10", "step_20", "step_40", "step_50"]
+    assert [step for step, _ in checkpoint.list_checkpoints(tmp_path)] == [30, 60, 70]
+
+
+def test_the_lock_removes_what_a_killed_trainer_left(tmp_path: Path) -> None:
+    for name in (".step_5.abc.tmp", ".step_4.deleting"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text("x")
+    save(tmp_path, 3)
+    (tmp_path / ".other.tmp").mkdir()
+    with checkpoint.run_lock(tmp_path):
+        assert {path.name for path in tmp_path.iterdir()} == {".lock", ".other.tmp", "step_3"}
+
+
+def test_a_stamp_that_fails_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import envguard
+
+    def failing(_: object) -> None:
+        raise RuntimeError("no witness")
+
+    monkeypatch.setattr(envguard, "stamp", failing, raising=False)
+    checkpoint.stamp(save(tmp_path, 3))
+    assert "not stamped: RuntimeError: no witness" in caplog.text
+
+
+def test_changed_settings_are_listed(tmp_path: Path) -> None:
+    from trainer.config import build_config
+
+    before, after = build_config({}), build_config({"train": {"lr": 1.0}})
+    saved = msgspec.structs.replace(state(1), config=json.loads(msgspec.json.encode(before)))
+    assert checkpoint.changed_settings(saved, before) == []
+    assert checkpoint.changed_settings(saved, after) == ["train.lr: 0.0006 -> 1.0"]

@@ -1,0 +1,100 @@
+"""Whole runs on CPU: the loss falls, what is learnt is real, and rows may be cut into steps in any way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.runs import curve, log_of, small_config, train_here, write_text
+from trainer.checkpoint import list_checkpoints
+
+
+def test_overfits_a_few_documents_and_drafts_more_than_one_token(tmp_path: Path) -> None:
+    write_text(tmp_path / "text.jsonl", documents=6)
+    config = small_config(
+        tmp_path,
+        model={"layer_types": ["full_attention", "full_attention"], "sliding_window": 64},
+        train={"epochs": 200, "lr": 0.03},
+        data={"length_buckets": [512]},
+    )
+    train_here(config)
+    lines = log_of(config)
+    last = lines[-20:]
+    assert sum(line["loss_mean"] for line in last) / 20 < 0.7 * lines[0]["loss_mean"]
+    assert lines[0]["acceptance_length"] < 1.2
+    assert sum(line["acceptance_length"] for line in last) / 20 > 1.5
+    assert all(line["attention"] == "sdpa" for line in lines)
+    assert all(line["recompiles"] == 0 for line in lines)
+
+
+def test_rows_of_a_step_add_up(tmp_path: Path) -> None:
+    """The first step's loss over 4 rows is the weighted mean of the rows' own."""
+    singles = small_config(tmp_path, "singles", train={"lr": 1e-12, "max_steps": 4})
+    together = small_config(tmp_path, "together", train={"lr": 1e-12, "max_steps": 1, "rows_per_step": 4})
+    train_here(singles)
+    train_here(together)
+    losses = [step["loss_mean"] for step in curve(singles).values()]
+    first = curve(together)[1]
+    assert min(losses) <= first["loss_mean"] <= max(losses)
+    assert first["samples"] == curve(singles)[4]["samples"]
+    assert list_checkpoints(Path(together.checkpoint.dir))[-1][0] == 1
+
+
+def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-m", "trainer", *arguments],
+        cwd=cwd, text=True, capture_output=True, env={"PYTHONPATH": root, "PATH": "", "COLUMNS": "120"}, check=False,
+    )  # fmt: skip
+
+
+def toml(path: Path, text: Path) -> Path:
+    path.write_text(
+        "[model]\nblock_size = 8\nnum_layers = 1\nnum_taps = 2\nanchors = 64\n"
+        '[target]\nkind = "random"\nshape = "tiny"\n'
+        f"[data]\npaths = [{json.dumps(str(text))}]\ntoken_budget = 512\n[train]\nmax_steps = 2\n"
+    )
+    return path
+
+
+def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
+    config = toml(tmp_path / "a.toml", write_text(tmp_path / "text.jsonl"))
+    done = command("train", str(config), "checkpoint.dir=out", "checkpoint.stamp=false", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "SDPA with the dense mask" in done.stderr
+    more = command("train", str(config), "checkpoint.dir=out", "train.max_steps=3", cwd=tmp_path)
+    assert more.returncode == 0, more.stderr
+    assert "resumed from out/step_2" in more.stderr
+    assert [step for step, _ in list_checkpoints(tmp_path / "out")] == [2, 3]
+
+
+def test_errors_are_one_line_with_their_exit_code(tmp_path: Path) -> None:
+    config = toml(tmp_path / "a.toml", tmp_path / "text.jsonl")
+    unknown = command("train", str(config), "train.epoch=3", cwd=tmp_path)
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)
+    assert "did you mean 'epochs'" in unknown.stderr
+    both = command("train", str(config), "--fresh", "--weights-only", "x", cwd=tmp_path)
+    assert both.returncode == 2
+    missing = command("train", str(config), "--weights-only", "none", cwd=tmp_path)
+    assert missing.returncode == 2  # the text file is not there
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_dry_runs_need_neither_target_nor_text(path: Path, tmp_path: Path) -> None:
+    done = command("train", str(path), "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "not countable here" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_dry_run_of_the_story(tmp_path: Path) -> None:
+    done = command("train", str(CONFIGS / "qwen3.6-27b-5+3.toml"), "--dry-run", cwd=tmp_path)
+    for part in ("1, 16, 31, 46, 61", "[49152, 25600]", "[16384, 65536]", "1730.2 M", "5 targets, 3 drafters"):
+        assert part in done.stdout
