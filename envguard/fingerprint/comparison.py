@@ -15,7 +15,7 @@ from envguard.fingerprint.diff import compare, differences, report
 from envguard.fingerprint.minority import compare_many
 from envguard.fingerprint.partial import Known, Partial, of_lock, of_witnesses
 from envguard.fingerprint.reference import Reference
-from envguard.fingerprint.rules import Change, check_policy
+from envguard.fingerprint.rules import Change, check_policy, is_torch_stack
 from envguard.model.drift import DiffReport, Side
 from envguard.model.event import Event, TimelineReport
 from envguard.model.evidence import Unknown
@@ -127,14 +127,16 @@ def known_at(reference: Reference, request: Request) -> tuple[Known, ...]:
 
 
 def known_before(timeline: TimelineReport) -> tuple[Known, ...]:
-    """What the events after a checkpoint tell of the packages at its time: the first change of each names the old."""
+    """What the events after a checkpoint tell of the packages at its time: the first change of each names the old.
+
+    An install of which no predecessor is known does not prove that there was none; for torch and its like that
+    would be a grave thing to say, so it is left undetermined.
+    """
     found: dict[str, Known] = {}
     for event in sorted(timeline.events, key=_time):
         if event.kind in ("package.installed", "package.replaced", "package.removed"):
-            known = Known(
-                event.subject, event.from_, absent=event.kind == "package.installed" and event.from_ is None
-            )
-            found.setdefault(event.subject, known)
+            new = event.kind == "package.installed" and not is_torch_stack(event.subject)
+            found.setdefault(event.subject, Known(event.subject, event.from_, absent=new))
     return tuple(found.values())
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +37,7 @@ ReferenceKind = Literal["checkpoint", "fingerprint", "lock", "bundle", "live", "
 _JOURNAL = re.compile(r"@(\d+)")
 _GZIP = b"\x1f\x8b"
 _WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors", ".bin", ".tar", ".distcp")
+_OF_CHECKPOINTS = (".metadata", "trainer_state.json", "meta.json", "latest")
 
 
 @dataclass(frozen=True)
@@ -210,8 +211,8 @@ def _of_directory(text: str, path: str, host: Host) -> Reference:
         if inner:
             near = ", ".join(posixpath.relpath(item.path, path) for item in inner[-4:])
             raise UsageError(f"{text} is a directory of checkpoints, not one of them", f"it holds: {near}")
-        if not names:
-            raise InputError(f"{text} is an empty directory, and no checkpoint")
+        if not any(name.endswith(_WEIGHTS) or name in _OF_CHECKPOINTS for name in names):
+            raise InputError(f"{text} is a directory without weights or a stamp, and no checkpoint")
     return of_checkpoint(checkpoint, host, text)
 
 
@@ -267,8 +268,3 @@ def _snapshots(data: bytes) -> Iterator[object]:
     for entry in journal.entries(data):
         if entry is not None and entry.get("kind") == "snapshot" and "fingerprint" in entry:
             yield entry["fingerprint"]
-
-
-def describe(references: Sequence[Reference]) -> str:
-    """Labels for a message."""
-    return ", ".join(reference.label for reference in references)
