@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from envguard.fingerprint.machine_changes import facet_of_unknown
 from envguard.launch.waivers import Waiver
 from envguard.model.action import Check, Waived
 from envguard.model.drift import Drift
@@ -61,10 +62,13 @@ def decide(
         return True
 
     grades = ("block",) if refuse == "block" else ("block", "warn")
-    against = tuple(d for d in drifts if d.severity in grades and stands(d.facet, d.subject))
-    unseen = tuple(u for u in unknown if stands("unknown", u.what))
+    follows = _follows_from_passing(checks)
+    against = tuple(
+        d for d in drifts if d.severity in grades and d.facet not in follows and stands(d.facet, d.subject)
+    )
+    unseen = tuple(u for u in unknown if facet_of_unknown(u.what) not in follows and stands("unknown", u.what))
     failed = tuple(c for c in checks if c.ok is False and stands(c.facet, c.check))
-    unmade = tuple(c for c in checks if c.ok is None and stands("unknown", c.check))
+    unmade = tuple(c for c in checks if c.ok is None and c.facet not in follows and stands("unknown", c.check))
     return Verdict(
         code=_code(against, failed, bool(unseen or unmade)),
         drifts=against,
@@ -74,6 +78,15 @@ def decide(
         unused=tuple(waiver for waiver in in_force if waiver not in used),
         expired=tuple(waiver for waiver in waivers if waiver.expired(now)),
     )
+
+
+def _follows_from_passing(checks: Sequence[Check]) -> frozenset[str]:
+    """Facets whose drift says nothing yet: while a driver is being upgraded, driver and GPUs read as changed or gone.
+
+    After the reboot they are compared anew.
+    """
+    upgrading = any(check.facet == "driver" and check.passing and check.ok is False for check in checks)
+    return frozenset({"driver", "gpu"}) if upgrading else frozenset()
 
 
 def _code(drifts: Sequence[Drift], failed: Sequence[Check], undetermined: bool) -> int:

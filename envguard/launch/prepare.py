@@ -11,15 +11,22 @@ from typing import Literal
 from envguard import clock
 from envguard.acquire.checkpoints import match_name
 from envguard.acquire.environment import Environment, locate
+from envguard.acquire.headroom import read_headroom
 from envguard.acquire.host import Host, LiveHost
+from envguard.acquire.own_records import read_run_records
 from envguard.errors import UsageError
 from envguard.fingerprint import snapshot
 from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.diff import compare
 from envguard.fingerprint.reference import Places, Reference, resolve, resolve_default
 from envguard.launch import child, start, waivers
+from envguard.launch.expect import expect
+from envguard.launch.preflight import check_all
 from envguard.launch.session import Gate, Plan, Warn, weigh
+from envguard.launch.start import AskedOnce
+from envguard.model.action import Check
 from envguard.model.drift import DiffReport
+from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
 from envguard.state import digests as digest_store
@@ -54,7 +61,7 @@ class Request:
 
 def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     """Everything up to the decision. Raises `UsageError`, `InputError`, and `CannotExecute`."""
-    host: Host = LiveHost()
+    host = AskedOnce(LiveHost())
     given = waivers.parse_waivers(request.waive, request.because, request.until, waivers.author(), clock.now())
     on_drift = _on_drift(request)
     env = locate(host, request.python, str(request.start))
@@ -62,9 +69,12 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     child.find_command(command, request.environ)
     cache = start.compile_cache_directory(host, request.environ, env.site, env.abi or "")
     live = take_for_child(host, request, env, cache, warn)
-    diff, reference, baseline = _compared(request, command, live)
-    gated = weigh(request.project, live, diff, reference, (), given, warn)
-    return gated, Plan(command, request.environ, cache, on_drift, request.json, baseline)
+    places = request.places(lambda: live)
+    reference = _reference(request, places, command)
+    diff = _compared(request, reference, live)
+    checks = _preflight(host, request, reference, places, live, warn)
+    gated = weigh(request.project, live, diff, _restorable(reference), checks, given, warn)
+    return gated, Plan(command, request.environ, cache, on_drift, request.json, reference is None)
 
 
 def _on_drift(request: Request) -> Literal["warn", "stop"]:
@@ -94,14 +104,11 @@ def take_for_child(host: Host, request: Request, env: Environment, cache: Path |
     return live
 
 
-def _compared(request: Request, command: tuple[str, ...], live: Fingerprint) -> tuple[DiffReport, str | None, bool]:
-    """The comparison, the REF as `restore` takes it, and whether this start is to be recorded as the baseline."""
-    places = request.places(lambda: live)
-    reference = _reference(request, places, command)
-    here = Reference("live", "live", fingerprint=live)
+def _compared(request: Request, reference: Reference | None, live: Fingerprint) -> DiffReport:
+    """The comparison; where nothing is there to compare with, what could not be determined here still counts."""
     if reference is None:
-        first = Reference("the first start", "baseline", fingerprint=live)
-        return compare(live, live, (), first.label, here.label), None, True
+        return compare(live, live, (), "the first start", "live")
+    here = Reference("live", "live", fingerprint=live)
     knowledge = request.knowledge(lambda: live)
     diff = compare_references((reference, here), knowledge, request.project.config.policy)
     if request.baseline and diff.exit_code() != 0:
@@ -109,7 +116,34 @@ def _compared(request: Request, command: tuple[str, ...], live: Fingerprint) -> 
             f"--baseline: there is a reference already, {reference.label}, and this environment does not match it",
             f"`envguard diff {reference.label}` says how they differ; without --baseline it is the gate's to decide",
         )
-    return diff, reference.path if reference.kind == "baseline" else reference.label, False
+    return diff
+
+
+def _restorable(reference: Reference | None) -> str | None:
+    """The REF as `restore` takes it."""
+    if reference is None:
+        return None
+    return reference.path if reference.kind == "baseline" else reference.label
+
+
+def _preflight(
+    host: Host, request: Request, reference: Reference | None, places: Places, live: Fingerprint, warn: Warn
+) -> tuple[Check, ...]:
+    unseen: list[Unknown] = []
+    records = read_run_records(host, str(request.project.state), unseen)
+    for item in unseen:
+        warn(f"{item.what} cannot be read: {item.why}")
+    newest = places.checkpoints().newest_run()
+    expected = expect(
+        host,
+        request.environ,
+        reference.fingerprint if reference is not None else None,
+        live,
+        tuple(record for _, record in records),
+        newest[-1] if newest else None,
+    )
+    folders = [newest[-1].run_directory] if newest else [str(root) for root in request.checkpoint_roots[:1]]
+    return check_all(read_headroom(host, folders), live, expected)
 
 
 def _reference(request: Request, places: Places, command: tuple[str, ...]) -> Reference | None:

@@ -65,4 +65,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     preflight: tuple[Check, ...] = ()
     changed: tuple[ChangeSeen, ...] = ()
     throughput: ThroughputSummary | None = None
+    peak_memory: dict[str, int] = {}
+    """GPU index → the most memory (bytes) that the run was seen to take there."""
     note: str | None = None

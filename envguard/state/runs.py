@@ -55,16 +55,3 @@ def write_fingerprint(path: Path, fingerprint: Fingerprint) -> None:
 def _write(path: Path, value: msgspec.Struct) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
-
-
-def read_runs(state: Path) -> tuple[tuple[RunRecord, ...], tuple[tuple[str, str], ...]]:
-    """Every run of this state folder, oldest first, and the records that cannot be read, with the reason."""
-    found: list[RunRecord] = []
-    failed: list[tuple[str, str]] = []
-    folder = state / "runs"
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-        try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=RunRecord))
-        except (OSError, msgspec.MsgspecError) as error:
-            failed.append((str(path), str(error)))
-    return tuple(found), tuple(failed)
