@@ -55,7 +55,7 @@ def restore(
         raise UsageError("restore changes the environment and there is no terminal to ask", "-y answers for you")
     try:
         if rollback:
-            code = _roll_back(screen, session, reference, yes)
+            code = _roll_back(screen, session, reference, yes, force)
         else:
             code = _restore(screen, session, reference, dry_run, yes, tuple(only or ()), exact, force)
     except (RestoreError, RollbackError) as error:
@@ -120,15 +120,17 @@ def _request(
 ) -> Request:
     from envguard.acquire.environment import locate
     from envguard.acquire.host import LiveHost
-    from envguard.fingerprint.snapshot import take_live
+    from envguard.cli.references import live_fingerprint, open_places
+    from envguard.cli.timeline import request_of
     from envguard.restore.service import Request
-    from envguard.restore.target import find_target
+    from envguard.restore.target import ask_witnesses, find_target
 
     host = LiveHost()
     env = locate(host, session.python, str(session.start))
-    target = find_target(host, session.project, session.checkpoint_roots, reference)
-    live = take_live(session.project, env.prefix, warn=screen.warn)
-    return Request(host, env, session.project.config, session.project.state, target, live, only, exact, force)
+    live = live_fingerprint(session, screen)
+    places = open_places(session, live)
+    target = find_target(reference, places, live, lambda found: ask_witnesses(found, host, request_of(session)))
+    return Request(host, env, session.project, target, live(), only, exact, force)
 
 
 def _confirmed(screen: Screen, report: object) -> bool:
@@ -140,7 +142,7 @@ def _confirmed(screen: Screen, report: object) -> bool:
     return typer.confirm("Go ahead?", err=True)
 
 
-def _roll_back(screen: Screen, session: Session, reference: str | None, yes: bool) -> int:
+def _roll_back(screen: Screen, session: Session, reference: str | None, yes: bool, force: bool) -> int:
     from envguard.errors import UsageError
     from envguard.report.restore import progress_bar, render
     from envguard.restore import service
@@ -150,7 +152,7 @@ def _roll_back(screen: Screen, session: Session, reference: str | None, yes: boo
     if not yes and not typer.confirm("Put the environment back to what it was before the last restore?", err=True):
         raise UsageError("not confirmed; nothing was changed")
     with progress_bar(screen.err, not screen.quiet and not screen.json) as bar:
-        report = service.roll_back(session.project.state, bar)
+        report = service.roll_back(session.project.state, bar, force)
     screen.answer(report, render(report, dry_run=False))
     return 0
 

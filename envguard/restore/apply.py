@@ -10,7 +10,6 @@ from pathlib import Path
 from envguard.acquire.distributions import read_distributions
 from envguard.acquire.environment import Environment
 from envguard.acquire.host import Host
-from envguard.clock import now
 from envguard.errors import RestoreError, RollbackError
 from envguard.model.action import Obstacle
 from envguard.restore import check, footprint, point, transaction, uv
@@ -32,6 +31,7 @@ class Outcome:
     applied: bool = False
     verified: bool = False
     rolled_back: bool = False
+    notes: list[str] = field(default_factory=list)
     failure: str | None = None
     hint: str | None = None
     transaction: Path | None = None
@@ -41,13 +41,11 @@ class _Failed(Exception):
     """Something went wrong after the environment was touched."""
 
 
-def carry_out(
-    host: Host, env: Environment, state: Path, reference: str, plan: Plan, link_mode: str, progress: Progress
-) -> Outcome:
+def carry_out(host: Host, env: Environment, state: Path, reference: str, plan: Plan, progress: Progress) -> Outcome:
     """Does what the plan says, or leaves everything as it was. Raises `RollbackError` where neither worked."""
     outcome = Outcome()
     about = {"prefix": env.prefix, "reference": reference, "packages": [step.name for step in plan.steps]}
-    with exclusive(env, state), transaction.begin(state, about) as work:
+    with exclusive(env.prefix, state), transaction.begin(state, about) as work:
         outcome.transaction = work.folder
         try:
             staging = _prepare(host, env, plan, work, progress, outcome)
@@ -57,7 +55,7 @@ def carry_out(
             shutil.rmtree(work.folder, ignore_errors=True)
             return outcome
         try:
-            _install(env, plan, staging, work, link_mode, progress)
+            _install(env, plan, staging, work, progress)
             work.write("installed")
             outcome.applied = True
             _verify(host, env, plan, staging, progress)
@@ -69,7 +67,8 @@ def carry_out(
             roll_back(work, progress)
             outcome.rolled_back = True
             return outcome
-        work.write("done", time=now())
+        marks = {f"{env.site[0]}/{item.incoming.dist_info}/RECORD" for item in staging.staged}
+        work.write("done", marks={path: transaction.mark_of(path) for path in sorted(marks)})
         work.clear_work()
         transaction.forget_older(state, keep=work)
     return outcome
@@ -130,23 +129,31 @@ def _demand_space(env: Environment, work: Transaction, saving: int, installing: 
             raise RestoreError(f"{folder} has {free >> 20} MiB free and the restore needs {size >> 20} MiB")
 
 
-def _install(
-    env: Environment, plan: Plan, staging: Staging, work: Transaction, link_mode: str, progress: Progress
-) -> None:
-    cache = work.work / "cache"
-    cache.mkdir()
-    python = env.executable or env.prefix
+def _install(env: Environment, plan: Plan, staging: Staging, work: Transaction, progress: Progress) -> None:
     work.write("installing")
     progress.begin("install", 0)
+    python = ["--python", env.executable or env.prefix]
     going = [step.name for step in plan.steps if step.wanted is None]
     if going:
-        _run(["pip", "uninstall", "--python", python, *going], cache)
-    if staging.staged:
-        names = [f"{item.candidate.name}=={item.candidate.version}" for item in staging.staged]
-        links = str(work.work / "links")
-        options = ["--no-index", "--no-deps", "--reinstall", "--link-mode", link_mode, "--find-links", links]
-        _run(["pip", "install", "--python", python, *options, *names], cache)
+        _run(["pip", "uninstall", *python, *going], staging.cache)
+    if staging.by_lock() and not _install_by_lock(python, staging):
+        # Another uv's pointer, most likely: the same sources again as wheels, which any uv takes.
+        by_wheel = stage(plan, staging.folder, progress, by_lock=False)
+        if by_wheel.failed:
+            raise _Failed(f"{by_wheel.failed[0].package}: its source changed while it was being installed")
+        staging.staged = by_wheel.staged
+    if staging.by_wheel():
+        names = [f"{item.candidate.name}=={item.candidate.version}" for item in staging.by_wheel()]
+        # A hard link into a cache that is removed right after shares its inode with nobody, and saves a copy.
+        options = ["--no-index", "--no-deps", "--reinstall", "--link-mode", "hardlink"]
+        _run(["pip", "install", *python, *options, "--find-links", str(staging.links), *names], staging.cache)
     progress.end()
+
+
+def _install_by_lock(python: list[str], staging: Staging) -> bool:
+    options = ["--no-deps", "--reinstall", "--link-mode", "copy", "--preview-features", "pylock"]
+    ran = uv.run(["pip", "install", *python, *options, "-r", str(staging.lock)], staging.cache)
+    return ran.code == 0
 
 
 def _run(arguments: list[str], cache: Path) -> None:
@@ -165,6 +172,29 @@ def _verify(host: Host, env: Environment, plan: Plan, staging: Staging, progress
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise _Failed(f"after the install: {wrong[0]}{more}")
+
+
+def roll_back_found(found: Transaction, state: Path, progress: Progress, force: bool) -> None:
+    """Undoes a killed restore, or the last one that was done. Raises `RestoreError` and `RollbackError`."""
+    prefix = str(found.about.get("prefix", ""))
+    if not found.touched:
+        with transaction.reopen(found):
+            shutil.rmtree(found.folder, ignore_errors=True)
+        return
+    with exclusive(prefix, state), transaction.reopen(found):
+        if found.step == "done" and not force:
+            _demand_unchanged(found)
+        roll_back(found, progress)
+
+
+def _demand_unchanged(found: Transaction) -> None:
+    """What somebody installed after the restore would be lost by undoing it."""
+    changed = [path for path, mark in found.marks().items() if transaction.mark_of(path) != mark]
+    if changed:
+        raise RestoreError(
+            f"{len(changed)} of the restored packages changed after the restore: {changed[0]}",
+            "`--force` puts back what was before the restore all the same",
+        )
 
 
 def roll_back(work: Transaction, progress: Progress) -> None:

@@ -1,8 +1,8 @@
-"""An unpacked wheel of the uv cache: held against its own RECORD, and made into an installable wheel again.
+"""A wheel's files in whatever form they lie here, held against RECORD, and made into an installable wheel again.
 
 A cache archive can be poisoned: in hard-link mode an edit of an installed file edits the archive too, uv reinstalls
-it without a word, and every hash that uv compares is the recorded one. So no byte leaves an archive for an
-environment unless it hashed to what RECORD says in the same pass that copied it.
+it without a word, and every hash that uv compares is the recorded one. So no byte leaves a source for an environment
+unless it hashed to what RECORD says in the same pass that copied it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ import os
 import stat
 import zipfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, Protocol
 
 import msgspec
 
 from envguard.acquire.record_file import Row, parse_record
-from envguard.acquire.uv_cache import Archive
 from envguard.restore.progress import Progress
 
 CHUNK = 1 << 20
 ALGORITHMS = ("sha256", "sha384", "sha512")
 # Rows that a wheel may list without a hash (the RECORD specification).
 UNHASHED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """A file that is not what RECORD says."""
 
     path: str
-    kind: Literal["modified", "missing", "unlisted", "unhashed", "unsafe", "unreadable"]
+    kind: Literal["modified", "missing", "unhashed", "unsafe", "unreadable"]
     expected: str | None = None
     got: str | None = None
 
@@ -45,11 +46,88 @@ class RecordUnusable(Exception):
     """RECORD cannot be read, so that nothing can be said about the files."""
 
 
-def read_rows(root: Path, dist_info: str) -> tuple[Row, ...]:
-    """The rows of `dist_info`'s RECORD below `root`. Raises `RecordUnusable`."""
-    path = root / dist_info / "RECORD"
+class Files(Protocol):
+    """Where a wheel's files are read from; errors are OSError, FileNotFoundError where RECORD names too much."""
+
+    def open(self, path: str) -> IO[bytes]: ...
+
+    def where(self, path: str) -> str | None:
+        """The file's own path on disk, where it has one."""
+
+    def mode(self, path: str) -> int: ...
+
+    def size(self, path: str) -> int: ...
+
+
+class Folder:
+    """An unpacked wheel, or site-packages."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self, path: str) -> IO[bytes]:
+        """Without following a link and without blocking; anything but a regular file is refused."""
+        descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return os.fdopen(descriptor, "rb", buffering=0)
+
+    def where(self, path: str) -> str | None:
+        return str(self.root / path)
+
+    def mode(self, path: str) -> int:
+        return stat.S_IMODE(os.lstat(self.root / path).st_mode)
+
+    def size(self, path: str) -> int:
+        return os.lstat(self.root / path).st_size
+
+
+class Zipped:
+    """A wheel file, or a file that holds one (pip's HTTP cache)."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self.archive = archive
+
+    def _info(self, path: str) -> zipfile.ZipInfo:
+        try:
+            return self.archive.getinfo(path)
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+
+    def open(self, path: str) -> IO[bytes]:
+        try:
+            return self.archive.open(self._info(path))
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+            raise OSError(errno.EIO, str(error), path) from error
+
+    def where(self, path: str) -> str | None:
+        return None
+
+    def mode(self, path: str) -> int:
+        # A zip made without permissions has 0; an installer then writes plain files.
+        return stat.S_IMODE(self._info(path).external_attr >> 16) or 0o644
+
+    def size(self, path: str) -> int:
+        return self._info(path).file_size
+
+
+@contextmanager
+def open_zip(path: str) -> Iterator[Zipped]:
+    """A wheel file's contents. Raises `RecordUnusable` where it is none."""
     try:
-        record = parse_record(path.read_bytes())
+        with zipfile.ZipFile(path) as archive:
+            yield Zipped(archive)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise RecordUnusable(f"{path} cannot be read as a wheel: {error}") from error
+
+
+def read_rows(files: Files, dist_info: str) -> tuple[Row, ...]:
+    """The rows of `dist_info`'s RECORD. Raises `RecordUnusable`."""
+    path = f"{dist_info}/RECORD"
+    try:
+        with files.open(path) as stream:
+            record = parse_record(stream.read())
     except OSError as error:
         raise RecordUnusable(f"{path}: {error.strerror or error}") from error
     if record.problems:
@@ -67,12 +145,9 @@ def encoded(digest: bytes) -> str:
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
 
 
-def hashed_chunks(stream: IO[bytes], hasher: hashlib._Hash, progress: Progress) -> Iterator[bytes]:
-    """The stream's bytes in pieces, each hashed as it passes."""
-    while chunk := stream.read(CHUNK):
-        hasher.update(chunk)
-        progress.advance(len(chunk))
-        yield chunk
+def is_unhashed(row: Row) -> bool:
+    """Whether the row is one that cannot have a hash: RECORD itself, and its signatures."""
+    return row.hash is None and row.path.rpartition("/")[2] in UNHASHED
 
 
 def _wanted(row: Row) -> tuple[str, str] | Fault:
@@ -84,90 +159,78 @@ def _wanted(row: Row) -> tuple[str, str] | Fault:
     return algorithm, value
 
 
-def _open_regular(path: Path) -> IO[bytes]:
-    """Opened without following a link and without blocking; anything but a regular file is refused."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(descriptor, "rb", buffering=0)
+def check_rows(files: Files, rows: Iterable[Row], progress: Progress) -> tuple[Fault, ...]:
+    """Hashes every file that `rows` list; rows of a RECORD itself carry no hash and are passed over."""
+    checked = (copy_checked(files, row, None, progress) for row in rows if not is_unhashed(row))
+    return tuple(fault for fault in checked if fault is not None)
 
 
-def check_rows(root: Path, rows: Iterable[Row], progress: Progress) -> tuple[Fault, ...]:
-    """Hashes every file that `rows` list below `root`; rows of a RECORD itself carry no hash and are passed over."""
-    faults = []
-    for row in rows:
-        if row.hash is None and row.path.rpartition("/")[2] in UNHASHED:
-            continue
-        fault = _copy_checked(root, row, None, progress)
-        if fault is not None:
-            faults.append(fault)
-    return tuple(faults)
-
-
-def _copy_checked(root: Path, row: Row, sink: IO[bytes] | None, progress: Progress) -> Fault | None:
-    """One row's file hashed, and written to `sink` on the way; what is wrong with it."""
+def copy_checked(files: Files, row: Row, sink: IO[bytes] | None, progress: Progress) -> Fault | None:
+    """One row's file hashed, and written to `sink` on the way; what is wrong with it. OSError is the sink's."""
     wanted = _wanted(row)
     if isinstance(wanted, Fault):
         return wanted
     hasher = hashlib.new(wanted[0])
     try:
-        with _open_regular(root / row.path) as stream:
-            for chunk in hashed_chunks(stream, hasher, progress):
-                if sink is not None:
-                    sink.write(chunk)
+        stream = files.open(row.path)
     except (FileNotFoundError, NotADirectoryError):
         return Fault(path=row.path, kind="missing", expected=wanted[1])
     except OSError as error:
         return Fault(path=row.path, kind="unreadable", expected=wanted[1], got=error.strerror or str(error))
+    with stream:
+        while True:
+            try:
+                chunk = stream.read(CHUNK)
+            except (OSError, zipfile.BadZipFile, EOFError) as error:
+                return Fault(path=row.path, kind="unreadable", expected=wanted[1], got=str(error))
+            if not chunk:
+                break
+            hasher.update(chunk)
+            if sink is not None:
+                sink.write(chunk)
+            progress.advance(len(chunk))
     got = encoded(hasher.digest())
     return None if got == wanted[1] else Fault(path=row.path, kind="modified", expected=wanted[1], got=got)
 
 
-def verify_archive(archive: Archive, progress: Progress) -> tuple[Fault, ...]:
-    """Every file of the archive against its RECORD. Raises `RecordUnusable`."""
-    root = Path(archive.path)
-    return check_rows(root, read_rows(root, archive.dist_info), progress)
-
-
-def wheel_name(archive: Archive) -> str:
-    """The file name that the archive's WHEEL tags give; only the order of platform tags may differ from the first."""
-    parts = [tag.split("-") for tag in archive.tags]
+def wheel_name(dist_info: str, tags: tuple[str, ...], wheel_build: str | None) -> str:
+    """The file name that WHEEL's tags give; only the order of platform tags may differ from the first."""
+    parts = [tag.split("-") for tag in tags]
     if not parts or any(len(part) != 3 for part in parts):
-        raise RecordUnusable(f"{archive.path}/{archive.dist_info}/WHEEL names no tag")
-    tags = [".".join(dict.fromkeys(part[place] for part in parts)) for place in range(3)]
-    stem = archive.dist_info.removesuffix(".dist-info")
-    return "-".join([stem, *([archive.wheel_build] if archive.wheel_build else []), *tags]) + ".whl"
+        raise RecordUnusable(f"{dist_info}/WHEEL names no tag")
+    compressed = [".".join(dict.fromkeys(part[place] for part in parts)) for place in range(3)]
+    stem = dist_info.removesuffix(".dist-info")
+    return "-".join([stem, *([wheel_build] if wheel_build else []), *compressed]) + ".whl"
 
 
-def rebuild_wheel(archive: Archive, folder: Path, progress: Progress) -> tuple[Path, tuple[Fault, ...]]:
-    """Writes a wheel of the archive's listed files, uncompressed, verifying each in the same pass.
+def write_wheel(files: Files, dist_info: str, path: Path, progress: Progress) -> tuple[Fault, ...]:
+    """Writes a wheel of the files that RECORD lists, uncompressed, verifying each in the same pass.
 
-    The wheel is to be used only where no fault comes back. Files that RECORD does not list stay out of it.
-    Raises `RecordUnusable`, and OSError where the wheel cannot be written.
+    It is to be used only where no fault comes back; files that RECORD does not list stay out of it. Raises
+    `RecordUnusable`, and OSError where the wheel cannot be written.
     """
-    root = Path(archive.path)
-    rows = read_rows(root, archive.dist_info)
-    own = f"{archive.dist_info}/RECORD"
-    rows = tuple(sorted(rows, key=lambda row: (row.path.startswith(archive.dist_info), row.path == own)))
-    path = folder / wheel_name(archive)
+    own = f"{dist_info}/RECORD"
+    listed = sorted(read_rows(files, dist_info), key=lambda row: (row.path.startswith(dist_info), row.path == own))
     faults: list[Fault] = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as wheel:
-        for row in rows:
-            if row.hash is None and row.path.rpartition("/")[2] in UNHASHED:
-                if row.path == own:
-                    wheel.writestr(zipfile.ZipInfo(own, (1980, 1, 1, 0, 0, 0)), (root / own).read_bytes())
-                continue
-            try:
-                status = os.lstat(root / row.path)
-            except OSError:
-                faults.append(Fault(path=row.path, kind="missing", expected=row.hash))
-                continue
-            entry = zipfile.ZipInfo(row.path, (1980, 1, 1, 0, 0, 0))
-            entry.external_attr = (stat.S_IMODE(status.st_mode) | stat.S_IFREG) << 16
-            entry.file_size = status.st_size
-            with wheel.open(entry, "w", force_zip64=status.st_size >= 1 << 31) as sink:
-                fault = _copy_checked(root, row, sink, progress)
-            if fault is not None:
-                faults.append(fault)
-    return path, tuple(faults)
+        for row in listed:
+            if not is_unhashed(row):
+                fault = _add(wheel, files, row, progress)
+                faults += [fault] if fault is not None else []
+        with files.open(own) as stream:
+            wheel.writestr(zipfile.ZipInfo(own, _EPOCH), stream.read())
+    return tuple(faults)
+
+
+def _add(wheel: zipfile.ZipFile, files: Files, row: Row, progress: Progress) -> Fault | None:
+    if unsafe(row.path):
+        return Fault(path=row.path, kind="unsafe")
+    try:
+        size, mode = files.size(row.path), files.mode(row.path)
+    except OSError:
+        return Fault(path=row.path, kind="missing", expected=row.hash)
+    entry = zipfile.ZipInfo(row.path, _EPOCH)
+    entry.external_attr = (mode | stat.S_IFREG) << 16
+    entry.file_size = size
+    with wheel.open(entry, "w", force_zip64=size >= 1 << 31) as sink:
+        return copy_checked(files, row, sink, progress)

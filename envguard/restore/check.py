@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envguard.acquire.distributions import Distribution, Distributions
 from envguard.acquire.record_file import Row, build_identity, normalised
-from envguard.restore.archive import check_rows
+from envguard.restore.archive import Folder, check_rows
 from envguard.restore.progress import Progress
 
 
@@ -27,7 +27,7 @@ def check_installed(dists: Distributions, name: str, build: str, progress: Progr
     if got != build:
         return [f"{name}: the installed build is {got[:16]}, not {build[:16]}"]
     root = Path(found[0].location)
-    faults = check_rows(root, normalised(record.rows), progress)
+    faults = check_rows(Folder(root), normalised(record.rows), progress)
     return [f"{name}: {root}/{fault}" for fault in faults] + _scripts(found[0], record.rows)
 
 

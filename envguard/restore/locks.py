@@ -15,22 +15,22 @@ from envguard.state.files import locked, open_state
 
 
 @contextlib.contextmanager
-def exclusive(env: Environment, state: Path) -> Iterator[None]:
-    """Holds uv's lock of the venv and envguard's own; raises `RestoreError` where either is taken.
+def exclusive(prefix: str, state: Path) -> Iterator[None]:
+    """Holds uv's lock of the venv at `prefix` and envguard's own; raises `RestoreError` where either is taken.
 
     uv takes `<venv>/.lock` for every install, so that holding it keeps a second uv out for as long as the restore
     lasts. Our own uv is told not to wait for it (`UV_LOCK_TIMEOUT=0`), which it reports and then goes on.
     """
     with contextlib.ExitStack() as stack:
         wanted = [open_state(state) / "restore.lock"]
-        if env.kind == "venv":
-            wanted.append(Path(env.prefix) / ".lock")
+        if (Path(prefix) / "pyvenv.cfg").exists():
+            wanted.append(Path(prefix) / ".lock")
         for path in wanted:
             try:
                 stack.enter_context(locked(path, blocking=False))
             except BlockingIOError as error:
                 raise RestoreError(
-                    f"{path} is held: an installer or another restore is at work in {env.prefix}",
+                    f"{path} is held: an installer or another restore is at work in {prefix}",
                     "wait for it to end, and try again",
                 ) from error
             except OSError as error:

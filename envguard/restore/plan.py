@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 
+from envguard.fingerprint.package_changes import full_version
 from envguard.fingerprint.requirements import check_requirements
 from envguard.model.action import Obstacle, PlanItem, Source
 from envguard.model.fingerprint import Fingerprint, Package
@@ -18,6 +20,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     now: Package | None
+    was: str | None
+    """The full version that is there now."""
     wanted: Wanted | None
     candidates: tuple[Candidate, ...]
 
@@ -32,6 +36,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...]
     """Names outside the reference that stay."""
     notes: tuple[str, ...]
+    absent: tuple[Wanted, ...] = ()
+    """The packages behind `missing`, for whoever may fetch them."""
 
 
 def make_plan(
@@ -47,46 +53,93 @@ def make_plan(
     `tags` are the wheel tags that the environment's interpreter takes; `only` restricts to those names; `exact`
     removes what the reference does not have.
     """
-    present: dict[str, Package] = {}
-    for package in live.packages:
-        present.setdefault(package.name, package)
+    present = {package.name: package for package in reversed(live.packages)}
     by_name: dict[str, list[Candidate]] = {}
     for candidate in candidates:
         by_name.setdefault(candidate.name, []).append(candidate)
-    steps, missing, same, notes = [], [], [], list(target.notes)
+    steps: list[Step] = []
+    missing: list[Obstacle] = []
+    absent: list[Wanted] = []
+    same: list[str] = []
+    notes = list(target.notes)
     for wanted in target.packages:
         if only and wanted.name not in only:
             continue
-        now = present.get(wanted.name)
+        now, known = present.get(wanted.name), by_name.get(wanted.name, [])
         if wanted.editable is not None:
             notes += _editable_notes(wanted, now)
             continue
-        if _is_there(wanted, now):
+        there, why = is_there(wanted, now, known)
+        if there:
             same.append(wanted.name)
+            notes += [f"{wanted.name}: {why}"] if why else []
             continue
-        found, why = _matching(wanted, by_name.get(wanted.name, []), tags)
-        if not found:
-            missing.append(Obstacle(package=f"{wanted.name} {wanted.version or '?'}", path=None, why=why))
-        else:
-            steps.append(Step(name=wanted.name, now=now, wanted=wanted, candidates=found))
+        found, why = _matching(wanted, known, tags)
+        if found:
+            was = full_version(live, now) if now else None
+            steps.append(Step(name=wanted.name, now=now, was=was, wanted=wanted, candidates=found))
             notes += _step_notes(wanted, found)
-    outside = [name for name in present if all(wanted.name != name for wanted in target.packages)]
-    if exact and not only:
-        steps += [Step(name=name, now=present[name], wanted=None, candidates=()) for name in sorted(outside)]
-        outside = []
+        else:
+            absent.append(wanted)
+            missing.append(Obstacle(package=f"{wanted.name} {wanted.shown or '?'}", path=None, why=why))
+    gone, kept = _outside(target, present, only, exact)
+    steps += [_removal(live, present[name]) for name in gone]
     plan = Plan(
-        steps=tuple(steps), missing=tuple(missing), same=tuple(same), kept=tuple(sorted(outside)), notes=tuple(notes)
+        steps=tuple(steps),
+        missing=tuple(missing),
+        same=tuple(same),
+        kept=kept,
+        notes=tuple(notes),
+        absent=tuple(absent),
     )
     return msgspec.structs.replace(plan, notes=(*plan.notes, *broken_requirements(plan, live, target)))
 
 
-def _is_there(wanted: Wanted, now: Package | None) -> bool:
+def _removal(live: Fingerprint, now: Package) -> Step:
+    return Step(name=now.name, now=now, was=full_version(live, now), wanted=None, candidates=())
+
+
+def _outside(
+    target: Target, present: dict[str, Package], only: tuple[str, ...], exact: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names outside the reference: those that go, and those that stay. pip and its like are the venv's own."""
+    named = {wanted.name for wanted in target.packages}
+    outside = sorted(name for name in present if name not in named)
+    if not exact or only:
+        return (), tuple(outside)
+    gone = [name for name in outside if target.complete or name in target.newer]
+    return tuple(gone), tuple(name for name in outside if name not in gone)
+
+
+def is_there(wanted: Wanted, now: Package | None, known: list[Candidate]) -> tuple[bool, str | None]:
+    """Whether the package is already as wanted, and, where that is not proved, why it is let be."""
     if now is None:
-        return False
+        return False, None
     if wanted.build is not None:
-        return now.build == wanted.build
-    # Without a build only the version can be compared, and a package that is not as its RECORD says is not it.
-    return wanted.version is not None and now.version == wanted.version and not now.departs and not wanted.sha256
+        return now.build == wanted.build, None
+    if not same_version(now.version, wanted.version) or now.departs:
+        return False, None
+    if not wanted.sha256:
+        return True, None
+    proofs = [candidate for candidate in known if candidate.build == now.build and candidate.sha256]
+    if any(set(candidate.sha256) & set(wanted.sha256) for candidate in proofs):
+        return True, None
+    if proofs:
+        return False, None
+    return True, (
+        f"{now.version} is installed, as the lock says; whether from the locked wheel cannot be told, "
+        "since nothing here recorded that wheel's hash"
+    )
+
+
+def same_version(one: str | None, other: str | None) -> bool:
+    """Equal as PEP 440 reads them, or equal as they stand where they are no versions."""
+    if one is None or other is None:
+        return False
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return one == other
 
 
 def _matching(wanted: Wanted, candidates: list[Candidate], tags: frozenset[str]) -> tuple[tuple[Candidate, ...], str]:
@@ -96,8 +149,11 @@ def _matching(wanted: Wanted, candidates: list[Candidate], tags: frozenset[str])
         exact = [candidate for candidate in fitting if candidate.build == wanted.build]
     elif wanted.sha256:
         exact = [candidate for candidate in fitting if set(candidate.sha256) & set(wanted.sha256)]
+        # A second unpacking of the same build needs no hash of its own.
+        builds = {candidate.build for candidate in exact}
+        exact = [candidate for candidate in fitting if candidate.build in builds]
     else:
-        exact = [candidate for candidate in fitting if candidate.version == wanted.version]
+        exact = [candidate for candidate in fitting if same_version(candidate.version, wanted.version)]
         builds = {candidate.build for candidate in exact}
         if len(builds) > 1:
             places = ", ".join(candidate.path for candidate in exact)
@@ -108,16 +164,22 @@ def _matching(wanted: Wanted, candidates: list[Candidate], tags: frozenset[str])
 
 
 def _preference(candidate: Candidate) -> tuple[int, bool, str]:
-    return PLACES.index(candidate.place), candidate.pylock is None, candidate.path
+    return PLACES.index(candidate.place), candidate.pointer is None, candidate.path
 
 
 def _why_missing(wanted: Wanted, candidates: list[Candidate], fitting: list[Candidate]) -> str:
     known = [f"build {wanted.build[:16]}"] if wanted.build else []
-    known += [f"sha256 {digest}" for digest in wanted.sha256] + [f"from {wanted.url}"] * bool(wanted.url)
+    if wanted.sha256:
+        known.append(
+            f"sha256 {wanted.sha256[0]}" if len(wanted.sha256) == 1 else f"one of {len(wanted.sha256)} wheels"
+        )
+    known += [f"from {url}" for url in wanted.urls[:1]] + [f"index {wanted.index}"] * bool(wanted.index)
     says = f"not on this machine ({', '.join(known) or 'by version'}; {wanted.witness})"
-    other = sorted({f"{c.version} build {c.build[:16]}" for c in fitting if c.version == wanted.version})
+    if wanted.version is None and wanted.sure:
+        return f"{says}: {wanted.sure}"
+    other = sorted({f"build {c.build[:16]} at {c.path}" for c in fitting if same_version(c.version, wanted.version)})
     if other:
-        says += f"; another build of the same version is: {', '.join(other)}"
+        says += f"; another build of the same version is: {', '.join(other[:3])}"
     foreign = [c for c in candidates if c not in fitting and c.build == wanted.build]
     if foreign:
         says += f"; {foreign[0].path} is for another interpreter or platform ({', '.join(foreign[0].tags)})"
@@ -133,9 +195,15 @@ def _editable_notes(wanted: Wanted, now: Package | None) -> list[str]:
 
 def _step_notes(wanted: Wanted, found: tuple[Candidate, ...]) -> list[str]:
     notes = []
+    if wanted.departs:
+        listed = ", ".join(wanted.departs[:5])
+        notes.append(
+            f"{wanted.name}: when the stamp was taken {len(wanted.departs)} of its files were not what was installed "
+            f"({listed}); the restore brings the installed build, not those edits"
+        )
     if wanted.sure:
-        notes.append(f"{wanted.name}: {wanted.sure}")
-    if wanted.version is not None and found[0].version != wanted.version:
+        notes.append(f"{wanted.name} {wanted.shown}: {wanted.sure}")
+    if wanted.version is not None and not same_version(found[0].version, wanted.version):
         notes.append(f"{wanted.name}: the build is the wanted one; its archive calls itself {found[0].version}")
     return notes
 
@@ -143,7 +211,7 @@ def _step_notes(wanted: Wanted, found: tuple[Candidate, ...]) -> list[str]:
 def source_of(candidate: Candidate) -> Source:
     """The name that the answer gives to a source."""
     if candidate.place == "uv-cache":
-        return "pylock" if candidate.pylock is not None else "rebuilt-wheel"
+        return "pylock" if candidate.pointer is not None else "rebuilt-wheel"
     return "find-links" if candidate.place == "pip-cache" else candidate.place
 
 
@@ -155,8 +223,8 @@ def plan_items(plan: Plan, chosen: dict[str, Candidate]) -> tuple[PlanItem, ...]
         items.append(
             PlanItem(
                 package=step.name,
-                from_=step.now.version if step.now else None,
-                to=(step.wanted.version or (candidate.version if candidate else None)) if step.wanted else None,
+                from_=step.was,
+                to=(step.wanted.shown or (candidate.version if candidate else None)) if step.wanted else None,
                 source=source_of(candidate) if candidate else None,
                 verified=step.name in chosen or step.wanted is None,
                 bytes=candidate.bytes if candidate else None,

@@ -11,13 +11,13 @@ from packaging import tags
 
 from envguard.acquire.environment import Environment
 from envguard.acquire.host import Host
-from envguard.acquire.uv_cache import cache_directories, read_caches
-from envguard.config import Config
 from envguard.errors import RestoreError
 from envguard.model.action import RestoreReport
 from envguard.model.fingerprint import Fingerprint
-from envguard.restore import apply, candidate, staging, transaction
+from envguard.project import Project
+from envguard.restore import apply, staging, transaction
 from envguard.restore.apply import Outcome
+from envguard.restore.finding import find_candidates
 from envguard.restore.locks import occupants
 from envguard.restore.plan import Plan, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
@@ -31,13 +31,16 @@ class Request:
 
     host: Host
     env: Environment
-    config: Config
-    state: Path
+    project: Project
     target: Target
     live: Fingerprint
     only: tuple[str, ...] = ()
     exact: bool = False
     force: bool = False
+
+    @property
+    def state(self) -> Path:
+        return self.project.state
 
 
 def wheel_tags(env: Environment) -> frozenset[str]:
@@ -48,19 +51,19 @@ def wheel_tags(env: Environment) -> frozenset[str]:
     except (ValueError, IndexError) as error:
         raise RestoreError(f"{env.prefix}: its Python version is unknown, so no wheel can be told to fit") from error
     platforms = list(tags.platform_tags())
-    threads = "t" if (env.abi or "").rstrip("d").endswith("t") else ""
-    abis = [f"cp{version[0]}{version[1]}{threads}"]
-    found = {str(tag) for tag in tags.cpython_tags(version, abis, platforms)}
-    return frozenset(
-        found | {str(tag) for tag in tags.compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)}
-    )
+    free_threaded = "t" if (env.abi or "").rstrip("d").endswith("t") else ""
+    interpreter = f"cp{version[0]}{version[1]}"
+    found = {str(tag) for tag in tags.cpython_tags(version, [f"{interpreter}{free_threaded}"], platforms)}
+    return frozenset(found | {str(tag) for tag in tags.compatible_tags(version, interpreter, platforms)})
 
 
 def check_environment(env: Environment, host: Host) -> None:
     """Refuses an environment that is another manager's. Raises `RestoreError`."""
+    if env.kind != "system":
+        return
     for folder in sorted({entry.path for entry in env.sys_path if entry.origin == "stdlib"}):
         marker = f"{folder}/EXTERNALLY-MANAGED"
-        if env.kind == "system" and host.find(marker) is not None:
+        if host.find(marker) is not None:
             raise RestoreError(
                 f"{env.prefix} belongs to the distribution's package manager ({marker})",
                 "nothing is installed over its files; name a venv with `--python`",
@@ -68,25 +71,42 @@ def check_environment(env: Environment, host: Host) -> None:
 
 
 def find_and_plan(request: Request) -> Plan:
-    """Looks through the caches and says what would be done; changes nothing."""
+    """Looks through the caches and says what would be done; changes nothing. Raises `RestoreError`.
+
+    pip's cache is read only where the nearer places lack something: its files have no names, and each is opened.
+    """
+    check_environment(request.env, request.host)
     _check_interpreter(request)
-    caches = read_caches(request.host, cache_directories(request.host, request.env, request.config))
-    plan = make_plan(
-        request.target,
-        request.live,
-        candidate.from_caches(caches),
-        wheel_tags(request.env),
-        request.only,
-        request.exact,
+    _check_names(request)
+    plan = _plan(request, thorough=False)
+    return _plan(request, thorough=True) if plan.missing else plan
+
+
+def _plan(request: Request, thorough: bool) -> Plan:
+    names = {wanted.name for wanted in request.target.packages if not request.only or wanted.name in request.only}
+    found, unknown = find_candidates(
+        request.host, request.env, request.project, request.target, frozenset(names), thorough
     )
-    unseen = tuple(f"not seen: {unknown.what}: {unknown.why}" for unknown in caches.unknown)
+    plan = make_plan(request.target, request.live, found, wheel_tags(request.env), request.only, request.exact)
+    unseen = tuple(f"not seen: {item.what}: {item.why}" for item in unknown)
     return msgspec.structs.replace(plan, notes=(*plan.notes, *unseen))
 
 
 def prove(plan: Plan, progress: Progress | None = None) -> Outcome:
     """What a dry run can know without writing: the sources read and held against their RECORD."""
-    proved = staging.prove(plan, progress or Silent())
+    proved = staging.stage(plan, None, progress or Silent())
     return Outcome(chosen=proved.proved, poisoned=proved.poisoned, missing=proved.failed)
+
+
+def _check_names(request: Request) -> None:
+    known = {wanted.name for wanted in request.target.packages}
+    unknown = [name for name in request.only if name not in known]
+    if unknown:
+        import difflib
+
+        close = difflib.get_close_matches(unknown[0], known, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"it names {len(known)} packages"
+        raise RestoreError(f"{request.target.reference} has no package {', '.join(unknown)}", hint)
 
 
 def _check_interpreter(request: Request) -> None:
@@ -96,7 +116,8 @@ def _check_interpreter(request: Request) -> None:
     ours, theirs = env.version.split(".")[:2], wanted.version.split(".")[:2]
     if ours != theirs or (wanted.implementation or "").lower() != (env.implementation or "").lower():
         raise RestoreError(
-            f"{request.target.reference} was Python {'.'.join(theirs)}, and {env.prefix} is Python {'.'.join(ours)}",
+            f"{request.target.reference} was {wanted.implementation} {'.'.join(theirs)}, "
+            f"and {env.prefix} is {env.implementation} {'.'.join(ours)}",
             f"make an environment for it: `uv venv --python {'.'.join(theirs)}`",
         )
 
@@ -104,7 +125,7 @@ def _check_interpreter(request: Request) -> None:
 def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> RestoreReport:
     """The answer, before or after the plan was carried out."""
     outcome = outcome or Outcome()
-    notes = list(plan.notes)
+    notes = [*plan.notes, *outcome.notes]
     if outcome.failure is not None:
         notes.append(outcome.failure)
     return RestoreReport(
@@ -132,32 +153,38 @@ def carry_out(request: Request, plan: Plan, progress: Progress | None = None) ->
         )
     if plan.missing:
         raise RestoreError(f"{len(plan.missing)} package(s) cannot be had from this machine; nothing was changed")
-    return apply.carry_out(
-        request.host,
-        request.env,
-        request.state,
-        request.target.reference,
-        plan,
-        request.config.link_mode,
-        progress,
-    )
+    outcome = _apply(request, plan, progress)
+    if outcome.missing and outcome.poisoned:
+        # Every near source of a package was poisoned: look further before giving up.
+        further = _plan(request, thorough=True)
+        if further != plan:
+            seen = outcome.poisoned
+            outcome = _apply(request, further, progress)
+            outcome.poisoned = list(dict.fromkeys([*seen, *outcome.poisoned]))
+    outcome.notes += [f"PID {each.pid} still runs the files from before: {each.command[:80]}" for each in living]
+    return outcome
 
 
-def roll_back(state: Path, progress: Progress | None = None) -> RestoreReport:
+def _apply(request: Request, plan: Plan, progress: Progress) -> Outcome:
+    return apply.carry_out(request.host, request.env, request.state, request.target.reference, plan, progress)
+
+
+def roll_back(state: Path, progress: Progress | None = None, force: bool = False) -> RestoreReport:
     """`restore --rollback`: finishes a killed restore's undoing, or undoes the last one that was done."""
     found = transaction.pending_transaction(state) or transaction.last_done(state)
     if found is None:
+        alive = [item for item in transaction.transactions(state) if item.pending]
+        if alive:
+            raise RestoreError(f"a restore is running (PID {alive[-1].entries[-1].pid})", "wait for it to end")
         raise RestoreError("there is nothing to roll back: no restore was begun here")
-    with transaction.reopen(found):
-        apply.roll_back(found, progress or Silent())
+    apply.roll_back_found(found, state, progress or Silent(), force)
+    began = found.entries[0].time if found.entries else "?"
     return RestoreReport(
         reference=str(found.about.get("reference", "?")),
         plan=(),
         missing=(),
         poisoned=(),
-        notes=(
-            f"{found.about.get('prefix', '?')} is as it was before the restore that began {found.entries[0].time}",
-        ),
+        notes=(f"{found.about.get('prefix', '?')} is as it was before the restore that began {began}",),
         applied=False,
         verified=True,
         rolled_back=True,

@@ -1,88 +1,137 @@
-"""Staging: every wheel that the plan needs, proved file by file, before anything in the environment changes."""
+"""Staging: every source that the plan needs, proved file by file, before anything in the environment changes.
+
+Two ways lead into the environment. A uv archive that has a pointer with URL and hash is installed by a lock, out of
+a private cache whose archive holds a link to each proved file (uv copies what it leads to), so that nothing is
+written to the user's cache and no wheel is zipped. Everything else becomes a wheel in a find-links folder.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envguard.acquire.uv_cache import Archive
+import tomli_w
+
 from envguard.model.action import Obstacle
-from envguard.restore.archive import Fault, RecordUnusable, read_rows, rebuild_wheel, verify_archive
-from envguard.restore.candidate import Candidate
+from envguard.restore.archive import (
+    Fault,
+    Files,
+    RecordUnusable,
+    check_rows,
+    is_unhashed,
+    read_rows,
+    wheel_name,
+    write_wheel,
+)
+from envguard.restore.candidate import Candidate, opened
 from envguard.restore.footprint import Incoming
 from envguard.restore.plan import Plan, Step
 from envguard.restore.progress import Progress
 
+DEFAULT_INDEX = "https://pypi.org/simple"
+
 
 @dataclass(frozen=True)
 class Staged:
-    """A step whose source is proved: `wheel` is a file in the find-links folder."""
+    """A step whose source is proved. `wheel` is a file in the find-links folder; None: it goes by lock."""
 
     step: Step
     candidate: Candidate
     incoming: Incoming
-    wheel: Path
+    wheel: Path | None
 
 
 @dataclass
 class Staging:
     """What was staged, what was refused as poisoned, and steps for which nothing sound is left."""
 
+    folder: Path | None = None
     staged: list[Staged] = field(default_factory=list)
     poisoned: list[Obstacle] = field(default_factory=list)
     failed: list[Obstacle] = field(default_factory=list)
     proved: dict[str, Candidate] = field(default_factory=dict)
     """Name → the source that was found sound."""
 
+    @property
+    def links(self) -> Path:
+        assert self.folder is not None
+        return self.folder / "links"
 
-def stage(plan: Plan, folder: Path, progress: Progress) -> Staging:
-    """Makes a find-links folder of proved wheels below `folder`. Raises OSError where that cannot be written."""
-    links = folder / "links"
-    links.mkdir(exist_ok=True)
-    staging = Staging()
+    @property
+    def cache(self) -> Path:
+        """uv's cache for as long as the restore lasts."""
+        assert self.folder is not None
+        return self.folder / "cache"
+
+    @property
+    def lock(self) -> Path:
+        assert self.folder is not None
+        return self.folder / "pylock.restore.toml"
+
+    def by_lock(self) -> list[Staged]:
+        return [item for item in self.staged if item.wheel is None]
+
+    def by_wheel(self) -> list[Staged]:
+        return [item for item in self.staged if item.wheel is not None]
+
+
+def stage(plan: Plan, folder: Path | None, progress: Progress, by_lock: bool = True) -> Staging:
+    """Proves a source of each step, and puts it below `folder` ready for uv; with None it only proves.
+
+    Raises OSError where `folder` cannot be written.
+    """
+    staging = Staging(folder)
+    if folder is not None:
+        staging.links.mkdir(exist_ok=True)
+        staging.cache.mkdir(exist_ok=True)
     installs = [step for step in plan.steps if step.wanted is not None]
     progress.begin("verify", sum(step.candidates[0].bytes or 0 for step in installs))
     for step in installs:
         for candidate in step.candidates:
-            item = _stage_one(step, candidate, links, staging, progress)
-            if item is not None:
-                staging.staged.append(item)
+            if _stage_one(step, candidate, staging, progress, by_lock):
                 staging.proved[step.name] = candidate
                 break
         else:
             staging.failed.append(_unsound(step))
     progress.end()
+    if staging.folder is not None and staging.by_lock():
+        write_lock(staging)
     return staging
 
 
-def prove(plan: Plan, progress: Progress) -> Staging:
-    """The same judgement without writing anything: which source of each step is sound, file by file."""
-    staging = Staging()
-    installs = [step for step in plan.steps if step.wanted is not None]
-    progress.begin("verify", sum(step.candidates[0].bytes or 0 for step in installs))
-    for step in installs:
-        for candidate in step.candidates:
-            faults = _faults(candidate, progress)
-            staging.poisoned += faults
-            if not faults:
-                staging.proved[step.name] = candidate
-                break
-        else:
-            staging.failed.append(_unsound(step))
-    progress.end()
-    return staging
-
-
-def _faults(candidate: Candidate, progress: Progress) -> list[Obstacle]:
-    assert candidate.archive is not None
+def _stage_one(step: Step, candidate: Candidate, staging: Staging, progress: Progress, by_lock: bool) -> bool:
+    wheel: Path | None = None
     try:
-        return [poisoned(candidate, fault) for fault in verify_archive(candidate.archive, progress)]
+        with opened(candidate) as files:
+            if staging.folder is None or (by_lock and candidate.pointer is not None):
+                faults = check_rows(files, read_rows(files, candidate.dist_info), progress)
+            else:
+                wheel = staging.links / wheel_name(candidate.dist_info, candidate.tags, candidate.wheel_build)
+                faults = write_wheel(files, candidate.dist_info, wheel, progress)
+            if not faults and staging.folder is not None:
+                staging.staged.append(Staged(step, candidate, incoming_of(candidate, files), wheel))
     except RecordUnusable as error:
-        return [_unusable(candidate, error)]
+        label = f"{candidate.name} {candidate.version}"
+        staging.poisoned.append(Obstacle(package=label, path=candidate.path, why=str(error)))
+        return False
+    staging.poisoned += [poisoned(candidate, fault) for fault in faults]
+    if faults and wheel is not None:
+        wheel.unlink()
+    return not faults
 
 
-def _unusable(candidate: Candidate, error: RecordUnusable) -> Obstacle:
-    return Obstacle(package=f"{candidate.name} {candidate.version}", path=candidate.path, why=str(error))
+def poisoned(candidate: Candidate, fault: Fault) -> Obstacle:
+    """A file of a source that must not be installed."""
+    says = {
+        "modified": "its content is not what the wheel's RECORD says",
+        "missing": "RECORD lists it and it is not there",
+        "unhashed": "RECORD gives no hash that could be checked",
+        "unsafe": "RECORD names a path outside the wheel",
+        "unreadable": f"it cannot be read: {fault.got}",
+    }[fault.kind]
+    return Obstacle(package=f"{candidate.name} {candidate.version}", path=f"{candidate.path}/{fault.path}", why=says)
 
 
 def _unsound(step: Step) -> Obstacle:
@@ -93,37 +142,49 @@ def _unsound(step: Step) -> Obstacle:
     )
 
 
-def _stage_one(step: Step, candidate: Candidate, links: Path, staging: Staging, progress: Progress) -> Staged | None:
-    assert candidate.archive is not None
-    archive = candidate.archive
-    try:
-        wheel, faults = rebuild_wheel(archive, links, progress)
-    except RecordUnusable as error:
-        staging.poisoned.append(_unusable(candidate, error))
-        return None
-    if faults:
-        wheel.unlink()
-        staging.poisoned += [poisoned(candidate, fault) for fault in faults]
-        return None
-    return Staged(step, candidate, incoming_of(archive), wheel)
+def incoming_of(candidate: Candidate, files: Files) -> Incoming:
+    """What a source will put where. Raises `RecordUnusable`."""
+    rows = read_rows(files, candidate.dist_info)
+    text = None
+    if any(row.path == f"{candidate.dist_info}/entry_points.txt" for row in rows):
+        with files.open(f"{candidate.dist_info}/entry_points.txt") as stream:
+            text = stream.read().decode("utf-8", "replace")
+    return Incoming(candidate.name, candidate.dist_info, rows, text)
 
 
-def poisoned(candidate: Candidate, fault: Fault) -> Obstacle:
-    """A file of a source that must not be installed."""
-    says = {
-        "modified": "its content is not what the archive's RECORD says",
-        "missing": "RECORD lists it and the archive does not hold it",
-        "unhashed": "RECORD gives no hash that could be checked",
-        "unsafe": "RECORD names a path outside the wheel",
-        "unlisted": "RECORD does not list it",
-        "unreadable": f"it cannot be read: {fault.got}",
-    }[fault.kind]
-    return Obstacle(package=f"{candidate.name} {candidate.version}", path=f"{candidate.path}/{fault.path}", why=says)
+def write_lock(staging: Staging) -> None:
+    """The private cache and the lock that make uv install proved archives: pointers copied, files linked."""
+    packages = []
+    for item in staging.by_lock():
+        pointer = item.candidate.pointer
+        assert pointer is not None
+        _link_archive(item, staging.cache / "archive-v0" / pointer.archive)
+        folder = staging.cache / pointer.bucket / "pypi" / item.candidate.name
+        folder.mkdir(parents=True)
+        shutil.copyfile(pointer.path, folder / os.path.basename(pointer.path))
+        wheel = {"name": pointer.filename, "url": pointer.url, "hashes": {"sha256": pointer.sha256}}
+        packages.append(
+            {
+                "name": item.candidate.name,
+                "version": item.candidate.version,
+                # Any index will do, and one must be named: without it uv writes a direct_url.json.
+                "index": DEFAULT_INDEX,
+                "wheels": [wheel],
+            }
+        )
+    lock = {"lock-version": "1.0", "created-by": "envguard", "packages": packages}
+    staging.lock.write_text(tomli_w.dumps(lock), encoding="utf-8")
 
 
-def incoming_of(archive: Archive) -> Incoming:
-    """What an archive will put where. Raises `RecordUnusable`."""
-    root = Path(archive.path)
-    entry_points = root / archive.dist_info / "entry_points.txt"
-    text = entry_points.read_text("utf-8", "replace") if entry_points.is_file() else None
-    return Incoming(archive.name, archive.dist_info, read_rows(root, archive.dist_info), text)
+def _link_archive(item: Staged, target: Path) -> None:
+    """A folder of links to the files that RECORD lists, and to no other."""
+    made: set[str] = set()
+    source = item.candidate.path
+    for row in item.incoming.rows:
+        if is_unhashed(row) and row.path != f"{item.candidate.dist_info}/RECORD":
+            continue
+        folder = os.path.dirname(row.path)
+        if folder not in made:
+            os.makedirs(target / folder, exist_ok=True)
+            made.add(folder)
+        os.symlink(f"{source}/{row.path}", target / row.path)

@@ -1,32 +1,63 @@
-"""From a REF to what is to be had: a stamp, a fingerprint file, a lock file."""
+"""From a REF to what is to be had: a stamp, a fingerprint, a lock file, or what witnesses still know."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
-import msgspec
-
-from envguard.acquire.checkpoints import find_checkpoints
 from envguard.acquire.host import Host
-from envguard.errors import InputError
+from envguard.acquire.survey import Request, survey
+from envguard.errors import RestoreError, UsageError
+from envguard.fingerprint.comparison import fingerprint_of_bundle
+from envguard.fingerprint.lock import Lock
+from envguard.fingerprint.reference import Places, Reference, resolve
+from envguard.fingerprint.requirements import marker_environment
 from envguard.model.fingerprint import Fingerprint
-from envguard.project import Project
-from envguard.restore.wanted import Target, from_fingerprint
+from envguard.restore.wanted import Target, Wanted, from_fingerprint
+from envguard.restore.witnesses import from_survey
+
+Witnesses = Callable[[Reference], Target]
+"""Asks the machine's witnesses what was there when an unstamped checkpoint was saved."""
 
 
-def find_target(host: Host, project: Project, roots: tuple[Path, ...], reference: str) -> Target:
-    """Resolves a REF. Raises `InputError` where it names nothing."""
-    path = reference
-    checkpoints = find_checkpoints(host, tuple(str(root) for root in roots))
-    named = [
-        item for item in checkpoints.found if item.name == reference or item.path == str(Path(reference).absolute())
-    ]
-    if named:
-        if named[0].stamp_path is None:
-            raise InputError(f"{reference} has no stamp")
-        path = named[0].stamp_path
-    try:
-        taken = msgspec.json.decode(host.read(str(Path(path).absolute())), type=Fingerprint)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise InputError(f"{reference}: {error}") from error
-    return from_fingerprint(reference, taken)
+def find_target(text: str, places: Places, live: Callable[[], Fingerprint], witnesses: Witnesses) -> Target:
+    """What `text` means as a goal. Raises `UsageError`, `InputError` and `RestoreError`."""
+    found = resolve(text, places)
+    if found.kind == "live":
+        raise UsageError("`live` is what the environment is already", "name what it should go back to")
+    if found.lock is not None:
+        return from_lock(found.label, found.lock, live())
+    if found.fingerprint is not None:
+        return from_fingerprint(found.label, found.fingerprint)
+    if found.kind == "checkpoint":
+        return witnesses(found)
+    if found.kind == "bundle" and found.path is not None:
+        return from_fingerprint(found.label, fingerprint_of_bundle(found.path))
+    raise RestoreError(f"{found.label} names no packages that could be brought back")
+
+
+def from_lock(reference: str, lock: Lock, live: Fingerprint) -> Target:
+    """The goal that a lock file names, for the environment's own interpreter and platform."""
+    wanted = []
+    for item in lock.select(marker_environment(live)):
+        if not item.required:
+            continue
+        wanted.append(
+            Wanted(
+                name=item.name,
+                version=item.version,
+                sha256=item.sha256,
+                urls=item.urls,
+                index=item.index,
+                editable=item.editable,
+                commit=item.commit,
+                witness=f"lock {reference}",
+                sure=None if item.sha256 else "the lock gives no hash; by version only",
+            )
+        )
+    return Target(reference=reference, kind="lock", packages=tuple(wanted), notes=lock.notes)
+
+
+def ask_witnesses(found: Reference, host: Host, request: Request) -> Target:
+    """The goal of an unstamped checkpoint, from everything that this machine still knows."""
+    assert found.checkpoint is not None
+    return from_survey(found.label, found.checkpoint, survey(host, request), found.no_stamp or "it has no stamp")

@@ -73,6 +73,10 @@ class Transaction:
         """Whether the environment may differ from what it was."""
         return any(entry.step in TOUCHED for entry in self.entries)
 
+    def marks(self) -> dict[str, str | None]:
+        """The restored packages' RECORD files as they were when the restore was done."""
+        return dict(self.entries[-1].about.get("marks", {})) if self.entries else {}
+
     def write(self, step: StepName, **about: Any) -> None:
         """Appends a step and syncs it: when this returns, a kill finds the step in the journal."""
         entry = Entry(step=step, time=clock.now(), pid=os.getpid(), about=about)
@@ -111,6 +115,15 @@ class Transaction:
             return True
         except OSError:
             return False
+
+
+def mark_of(path: str) -> str | None:
+    """What tells that a file is still the one that was written: its inode and change time; None where it is gone."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return f"{status.st_ino}:{status.st_ctime_ns}"
 
 
 def _read(journal: Path) -> tuple[Entry, ...]:

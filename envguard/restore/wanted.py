@@ -6,18 +6,22 @@ from typing import Literal
 
 import msgspec
 
+from envguard.fingerprint.package_changes import full_version
 from envguard.model.fingerprint import Fingerprint, Python
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """One package to have. `build` is a build identity, `sha256` those of wheels; without either only the version
-    is known, and `sure` says how far that goes."""
+    """One package to have. `build` is a build identity, `sha256` those of its wheels; without either only the
+    version is known, and `sure` says how far that goes."""
 
     name: str
     version: str | None
+    """As METADATA declares it."""
+    full_version: str | None = None
+    """With the local part that the build itself says, where that is more than METADATA does."""
     build: str | None = None
     sha256: tuple[str, ...] = ()
-    url: str | None = None
+    urls: tuple[str, ...] = ()
     index: str | None = None
     editable: str | None = None
     commit: str | None = None
@@ -25,6 +29,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Files that were not as RECORD says when the stamp was taken; no wheel brings those back."""
     witness: str
     sure: str | None = None
+
+    @property
+    def shown(self) -> str | None:
+        """The version as a person is told it."""
+        return self.full_version or self.version
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +46,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Fingerprint | None = None
     complete: bool = True
     """Whether every package of the environment is named, so that `--exact` can tell what is too much."""
+    newer: tuple[str, ...] = ()
+    """Where it is not: packages that were certainly not there."""
     notes: tuple[str, ...] = ()
 
 
@@ -49,7 +60,8 @@ def from_fingerprint(reference: str, taken: Fingerprint) -> Target:
             Wanted(
                 name=package.name,
                 version=package.version,
-                build=package.build,
+                full_version=full_version(taken, package),
+                build=package.record or package.build,
                 editable=package.editable,
                 commit=package.commit,
                 departs=package.departs,

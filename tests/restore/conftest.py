@@ -7,15 +7,18 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from envguard.acquire.environment import locate
 from envguard.acquire.host import LiveHost
+from envguard.acquire.stamps import reference
 from envguard.config import Config
 from envguard.demo.stage import Stage
 from envguard.fingerprint.snapshot import Request as SnapshotRequest
 from envguard.fingerprint.snapshot import take
 from envguard.model.fingerprint import Fingerprint
+from envguard.project import Project
 from envguard.restore import service
 from envguard.restore.wanted import Target, from_fingerprint
 from envguard.state.digests import Digests
@@ -59,11 +62,11 @@ class Swapped:
         host = LiveHost()
         config = options.pop("config", Config())
         assert isinstance(config, Config)
+        project = Project(self.stage.project, self.stage.project, config, self.state)
         return service.Request(
             host=host,
             env=locate(host, str(self.stage.venv), str(self.stage.project)),
-            config=config,
-            state=self.state,
+            project=project,
             target=target or from_fingerprint("step_690", self.before),
             live=fingerprint(self.stage),
             **options,  # type: ignore[arg-type]
@@ -73,6 +76,16 @@ class Swapped:
         """Plans and carries out; raises what the service raises."""
         request = self.request(target, **options)
         return service.carry_out(request, service.find_and_plan(request))
+
+    def save_checkpoint(self, name: str) -> Path:
+        """A checkpoint with the stamp of how it was before."""
+        folder = self.stage.checkpoints / name
+        folder.mkdir()
+        (folder / "model.pt").write_bytes(b"weights")
+        about = reference(LiveHost(), str(folder))
+        stamp = msgspec.structs.replace(self.before, checkpoint=about, origin="launch", diverged=())
+        (folder / "envguard.json").write_bytes(msgspec.json.encode(stamp))
+        return folder
 
     def torch_says(self) -> str:
         return (self.stage.site / "torch" / "version.py").read_text()

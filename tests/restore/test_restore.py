@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import jsonschema
-import msgspec
 import pytest
 
 from envguard.errors import RestoreError
@@ -78,9 +77,7 @@ def test_a_restore_that_was_done_can_be_undone_to_the_byte(swapped: Swapped) -> 
 
 
 def test_the_command_line_restores_a_stamped_checkpoint(swapped: Swapped) -> None:
-    checkpoint = swapped.stage.checkpoints / "step_690"
-    checkpoint.mkdir()
-    (checkpoint / "envguard.json").write_bytes(msgspec.json.encode(swapped.before))
+    swapped.save_checkpoint("step_690")
     planned = swapped.stage.envguard("restore", "step_690", "--dry-run", "--json")
     assert planned.returncode == 0, planned.stderr
     assert "2.11.0+cu130" in swapped.torch_says()
