@@ -182,12 +182,17 @@ def _requirements(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
     old, new = check_requirements(a), check_requirements(b)
     known = {(item.package, item.line, item.installed) for item in old.unmet}
     for item in new.unmet:
-        if (item.package, item.line, item.installed) not in known:
+        if (item.package, item.line, item.installed) in known:
+            continue
+        before = a.package(item.needs)
+        was = f"{item.needs} {before.version}" if before and before.version else None
+        now = f"{item.needs} {item.installed}" if item.installed else None
+        if a.package(item.package) is None:
+            # What A ran cannot have needed it: the newcomer is broken, the run is not.
+            yield Change("packages", item.package, "newcomer-unmet", None, now, item.says)
+        else:
             kind = "unmet-stack" if is_torch_stack(item.needs) else "unmet"
-            before = a.package(item.needs)
-            yield Change(
-                "packages", item.package, kind, before.version if before else None, item.installed, item.says
-            )
+            yield Change("packages", item.package, kind, was, now, item.says)
     yield from _unparsed(old, new)
 
 
