@@ -20,6 +20,7 @@ from envguard.errors import Error
 COMMANDS: dict[str, str] = {
     "snapshot": "Fingerprint the environment; stamp a checkpoint with it.",
     "diff": "Graded drift between two fingerprints, checkpoints or the live environment.",
+    "verify": "Installed files against RECORD, and RECORD against a stamp and the cache.",
     "timeline": "What happened to this environment, when, and how we know.",
     "restore": "Bring packages back to a reference, offline and exactly, or change nothing.",
     "launch": "Start a command only on a clean match, and record the run.",

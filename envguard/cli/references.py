@@ -21,7 +21,14 @@ def live_fingerprint(session: Session, screen: Screen, deep: bool = False) -> Ca
     from envguard.fingerprint.snapshot import take_live
 
     own = frozenset({os.getpid(), os.getppid()})
-    return cache(lambda: take_live(session.project, session.python, deep=deep, own_pids=own, warn=screen.warn))
+
+    def take() -> Fingerprint:
+        with screen.hashing() as progress:
+            return take_live(
+                session.project, session.python, deep=deep, own_pids=own, progress=progress, warn=screen.warn
+            )
+
+    return cache(take)
 
 
 def open_places(session: Session, live: Callable[[], Fingerprint]) -> Places:

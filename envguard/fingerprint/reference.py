@@ -8,12 +8,13 @@ step_690                a checkpoint of that name (or step) in the places where 
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from envguard.acquire.checkpoints import (
     STAMP_NAME,
@@ -113,6 +114,26 @@ def resolve_default(places: Places, resuming: str | None = None) -> Reference:
         "no reference is given and none is recorded: no stamped checkpoint, no baseline, no lock",
         "name one (a checkpoint, a fingerprint file, a lock file, @1), or record one: `envguard launch --baseline`",
     )
+
+
+def stamps_of_newest(places: Places) -> dict[str, Fingerprint]:
+    """The last stamp that counts and the recorded first start, by label: second witnesses for `verify`."""
+    found: dict[str, Fingerprint] = {}
+    for checkpoint in reversed(places.checkpoints().newest_run()):
+        stamped = of_checkpoint(checkpoint, places.host)
+        if stamped.fingerprint is not None:
+            found[f"stamp of {checkpoint.name}"] = stamped.fingerprint
+            break
+    if places.baseline is not None and places.host.find(places.baseline) is not None:
+        recorded = _of_fingerprint_file("baseline", places.baseline, places.host, "baseline")
+        if recorded.fingerprint is not None:
+            found["the recorded first start"] = recorded.fingerprint
+    return found
+
+
+def no_live() -> Fingerprint:
+    """For places where nobody may ask for the environment of now."""
+    raise UsageError("`live` is no answer here", "name a checkpoint, a fingerprint file, a lock file or @1")
 
 
 def of_checkpoint(checkpoint: Checkpoint, host: Host, label: str | None = None) -> Reference:
@@ -250,10 +271,9 @@ def _journal_entry(number: int, places: Places) -> Reference:
     if number > len(snapshots):
         count = f"{len(snapshots)} snapshot{'' if len(snapshots) == 1 else 's'}"
         raise InputError(f"there is no @{number}: the journal holds {count}", "`envguard snapshot` adds one")
-    raw = snapshots[-number]
     try:
-        fingerprint = parse_fingerprint(json.dumps(raw).encode())
-    except NoFingerprint as error:
+        fingerprint = msgspec.convert(snapshots[-number], Fingerprint)
+    except msgspec.ValidationError as error:
         raise InputError(f"@{number} cannot be read: {error}", f"it is in {path}") from error
     return Reference(f"@{number}", "journal", path, fingerprint=fingerprint)
 

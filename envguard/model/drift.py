@@ -81,6 +81,8 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     expected: str | None
     got: str | None
     detail: str | None = None
+    diff: str | None = None
+    """A unified diff from the original, where that still lies in a cache and both are text."""
 
 
 class Unverifiable(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,52 @@
+"""`envguard verify [PACKAGE…]`: installed files against RECORD, and RECORD against a second witness."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from envguard.cli.app import single
+from envguard.cli.options import (
+    CheckpointsOption,
+    ColorOption,
+    JsonOption,
+    PythonOption,
+    QuietOption,
+    VerboseOption,
+    open_session,
+)
+
+
+def verify(
+    packages: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PACKAGE]...", help="Only these; all where none is named.", show_default=False),
+    ] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Hash every file, and every archive in the cache.")] = False,
+    python: PythonOption = None,
+    checkpoints: CheckpointsOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+    color: ColorOption = "auto",
+) -> None:
+    """Installed files against their RECORD, and RECORD against a stamp and the cache."""
+    from envguard.cli.references import open_places
+    from envguard.fingerprint.reference import no_live, stamps_of_newest
+    from envguard.fingerprint.verify_live import verify_live
+    from envguard.report.screen import Screen
+    from envguard.report.verify import render
+
+    screen = Screen(json, quiet, verbose, color)
+    session = open_session(python, checkpoints)
+    stamps = stamps_of_newest(open_places(session, no_live))
+    with screen.hashing() as progress:
+        report = verify_live(
+            session.project, session.python, tuple(packages or ()), deep, stamps, progress, screen.warn
+        )
+    screen.answer(report, render(report, verbose=verbose > 0, quiet=quiet))
+    raise typer.Exit(report.exit_code())
+
+
+app = single(verify)

@@ -1,0 +1,53 @@
+"""`verify` as one call: this machine's environment, looked at and judged."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+from envguard.acquire.contents import Policy
+from envguard.acquire.distributions import Distributions, canonical, read_distributions
+from envguard.acquire.environment import locate
+from envguard.acquire.host import LiveHost
+from envguard.acquire.uv_cache import cache_directories, read_caches
+from envguard.acquire.verification import observe
+from envguard.errors import UsageError
+from envguard.fingerprint.snapshot import keep_digests
+from envguard.fingerprint.verify import judge
+from envguard.model.drift import VerifyReport
+from envguard.model.fingerprint import Fingerprint
+from envguard.project import Project
+from envguard.state.digests import load
+
+
+def verify_live(
+    project: Project,
+    python: str | None,
+    packages: tuple[str, ...],
+    deep: bool,
+    stamps: Mapping[str, Fingerprint],
+    progress: Callable[[int], None] | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> VerifyReport:
+    """Verifies an environment of this machine; what was hashed is kept in the state folder.
+
+    Raises `UsageError` for a package that is not installed, with the nearest names.
+    """
+    host = LiveHost()
+    env = locate(host, python, str(project.start))
+    distributions = read_distributions(host, env)
+    names = frozenset(canonical(name) for name in packages)
+    _check_names(names, distributions)
+    caches = read_caches(host, cache_directories(host, env, project.config))
+    digests = load(project.state)
+    seen = observe(host, distributions, names, caches, Policy(project.config.watch, deep), digests, progress)
+    keep_digests(project.state, digests, warn)
+    return judge(seen, stamps)
+
+
+def _check_names(names: frozenset[str], distributions: Distributions) -> None:
+    installed = {dist.name for dist in distributions.found}
+    for name in sorted(names - installed):
+        close = difflib.get_close_matches(name, installed, n=3)
+        hint = f"did you mean {', '.join(close)}?" if close else f"{len(installed)} packages are installed"
+        raise UsageError(f"{name} is not installed", hint)

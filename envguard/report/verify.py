@@ -1,0 +1,87 @@
+"""Damage as a tired person reads it: by package, what happened to which file, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from envguard.model.drift import Damage, VerifyReport
+from envguard.report.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# A wiped package has thousands of missing files, and the first few say it all.
+_MOST_ROWS = 12
+
+
+def render(report: VerifyReport, *, verbose: bool, quiet: bool) -> Callable[[Console], None]:
+    """A renderer for `Screen.answer`; `quiet` leaves the verdict alone."""
+
+    def show(console: Console) -> None:
+        from rich.text import Text
+
+        style = {0: "bold green", 1: "bold red", 3: "bold yellow"}[report.exit_code()]
+        console.print(Text(printable(verdict(report)), style=style))
+        if quiet:
+            return
+        for package, rows in groupby(report.problems, key=lambda row: row.package):
+            _package(console, package, list(rows), verbose)
+        for item in report.unverifiable:
+            console.print(Text.assemble(("unverifiable ", "yellow"), printable(f"{item.package}: {item.why}")))
+        _scope(console, report)
+
+    return show
+
+
+def verdict(report: VerifyReport) -> str:
+    """One line: sound, damaged and where, or not to be told."""
+    if report.problems:
+        owners = list(dict.fromkeys(row.package for row in report.problems))
+        named = ", ".join(owners[:5]) + (f" and {len(owners) - 5} more" if len(owners) > 5 else "")
+        return f"DAMAGED: {len(report.problems)} problem{'s' * (len(report.problems) > 1)} in {named}"
+    if report.unverifiable:
+        return f"NOT DETERMINED: no damage is known, but {len(report.unverifiable)} could not be verified"
+    return f"SOUND: {report.checked} packages are as they were installed"
+
+
+def _package(console: Console, package: str, rows: list[Damage], verbose: bool) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print()
+    console.print(Text(printable(package), style="bold"))
+    shown = rows if verbose else rows[:_MOST_ROWS]
+    for row in shown:
+        console.print(Padding(Text.assemble((f"{row.kind} ", "red"), printable(row.path)), (0, 0, 0, 2)))
+        if row.detail:
+            console.print(Padding(Text(printable(row.detail)), (0, 0, 0, 6)))
+        values = f"expected {row.expected or '—'}, got {row.got or '—'}; by {row.witness}"
+        if verbose:
+            console.print(Padding(Text(printable(values), style="dim"), (0, 0, 0, 6)))
+        if row.diff:
+            _diff(console, row.diff)
+    if len(rows) > len(shown):
+        console.print(Padding(Text(f"and {len(rows) - len(shown)} more (-v shows them)", style="dim"), (0, 0, 0, 2)))
+
+
+def _diff(console: Console, diff: str) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for line in diff.splitlines():
+        style = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
+        console.print(Padding(Text(printable(line), style=style), (0, 0, 0, 6)))
+
+
+def _scope(console: Console, report: VerifyReport) -> None:
+    """What this pass could see: an edit that keeps size and time is found by reading alone."""
+    from rich.text import Text
+
+    console.print()
+    says = f"{report.checked} packages, {report.files} files: {report.hashed} by content"
+    rest = report.files - report.hashed
+    if rest > 0:
+        says += f", {rest} by size and time (an edit that keeps both shows only with --deep)"
+    console.print(Text(says, style="dim"))

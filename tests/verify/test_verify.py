@@ -1,0 +1,243 @@
+"""Damage of every kind, done to a real environment by real means, and what `verify` makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envguard.demo.stage import Stage
+from envguard.demo.wheels import build_wheel
+
+OLD = 1_600_000_000
+
+
+def verify(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = stage.envguard("verify", "--json", *arguments)
+    return done.returncode, json.loads(done.stdout)
+
+
+def kinds(report: dict[str, Any], package: str) -> dict[str, str]:
+    """File name → kind of each problem of a package."""
+    return {
+        f"{problem['kind']} {Path(problem['path']).name}": problem["detail"]
+        for problem in report["problems"]
+        if problem["package"] == package
+    }
+
+
+@pytest.fixture
+def tree(stage: Stage) -> Stage:
+    """Two packages, installed by uv with hard links into its cache."""
+    build_wheel(
+        stage.wheels,
+        "pine",
+        "1.0",
+        {"pine/__init__.py": b"ONE = 1\nTWO = 2\n", "pine/cone.py": b"SEEDS = 40\n", "pine/blob.bin": bytes(5000)},
+    )
+    build_wheel(stage.wheels, "oak", "2.0", {"oak/__init__.py": b"ACORN = True\n", "oak/leaf.py": b"LOBES = 7\n"})
+    stage.install("pine", "oak")
+    return stage
+
+
+def break_link(path: Path) -> None:
+    """Gives the file an inode of its own, so that an edit stays here."""
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data)
+
+
+def test_sound(tree: Stage) -> None:
+    code, report = verify(tree)
+    assert (code, report["problems"], report["unverifiable"]) == (0, [], [])
+    assert report["checked"] == 2
+    code, report = verify(tree, "--deep")
+    assert (code, report["problems"], report["hashed"]) == (0, [], report["files"])
+
+
+def test_edited_file_is_named_with_its_owner_and_a_diff(tree: Stage) -> None:
+    path = tree.site / "pine" / "__init__.py"
+    break_link(path)
+    path.write_bytes(b"ONE = 1\nTWO = 3\nTHREE = 3\n")
+    code, report = verify(tree)
+    assert code == 1
+    (problem,) = report["problems"]
+    assert (problem["package"], problem["path"], problem["kind"]) == ("pine", str(path), "modified")
+    assert problem["expected"].startswith("sha256=")
+    assert problem["got"].startswith("sha256=")
+    assert problem["detail"] == "edited: 16 → 26 bytes"
+    assert "-TWO = 2" in problem["diff"].splitlines()
+    assert "+THREE = 3" in problem["diff"].splitlines()
+
+
+def test_edit_that_keeps_size_and_time_needs_deep(tree: Stage) -> None:
+    path = tree.site / "pine" / "cone.py"
+    facts = path.stat()
+    break_link(path)
+    path.write_bytes(b"SEEDS = 41\n")
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    code, report = verify(tree)
+    assert (code, report["hashed"]) == (0, 0)
+    assert "only with --deep" in tree.envguard("verify").stdout
+    code, report = verify(tree, "--deep")
+    assert code == 1
+    assert kinds(report, "pine") == {
+        "modified cone.py": "edited: its content is not what was installed, at the same size"
+    }
+
+
+def test_edit_is_found_by_stat_once_the_file_was_seen(tree: Stage) -> None:
+    path = tree.site / "pine" / "cone.py"
+    break_link(path)
+    os.utime(path, (OLD, OLD))
+    verify(tree, "--deep")
+    path.write_bytes(b"SEEDS = 41\n")
+    os.utime(path, (OLD, OLD))
+    code, report = verify(tree)
+    assert code == 1
+    assert list(kinds(report, "pine")) == ["modified cone.py"]
+
+
+def test_truncated_and_deleted(tree: Stage) -> None:
+    for name in ("blob.bin", "__init__.py"):
+        break_link(tree.site / "pine" / name)
+    os.truncate(tree.site / "pine" / "blob.bin", 1000)
+    (tree.site / "pine" / "__init__.py").write_bytes(b"")
+    (tree.site / "oak" / "leaf.py").unlink()
+    code, report = verify(tree)
+    assert code == 1
+    assert kinds(report, "pine") == {
+        "modified blob.bin": "truncated: 5000 → 1000 bytes",
+        "modified __init__.py": "truncated: 16 → 0 bytes",
+    }
+    assert kinds(report, "oak") == {"missing leaf.py": "deleted"}
+
+
+def test_extra_file_but_not_what_python_writes(tree: Stage) -> None:
+    (tree.site / "pine" / "hook.py").write_text("print('here')\n")
+    (tree.site / "pine" / "__pycache__").mkdir()
+    (tree.site / "pine" / "__pycache__" / "cone.cpython-311.pyc").write_bytes(b"")
+    code, report = verify(tree)
+    assert code == 1
+    assert kinds(report, "pine") == {"extra hook.py": "no package's RECORD lists it"}
+
+
+def test_edit_through_a_hard_link_poisons_the_cache(tree: Stage) -> None:
+    path = tree.site / "pine" / "__init__.py"
+    assert path.stat().st_nlink > 1, "uv links into its cache on this file system"
+    with path.open("ab") as stream:
+        stream.write(b"PATCH = True\n")
+    code, report = verify(tree)
+    assert code == 1
+    found = kinds(report, "pine")
+    assert set(found) == {"modified __init__.py", "shared-file __init__.py", "cache-poisoned __init__.py"}
+    archives = [problem["path"] for problem in report["problems"] if problem["kind"] == "cache-poisoned"]
+    assert archives
+    assert archives[0].startswith(str(tree.cache))
+    assert str(tree.cache) in found["shared-file __init__.py"]
+
+
+def test_archives_of_other_builds_are_looked_at_with_deep(tree: Stage) -> None:
+    build_wheel(tree.wheels, "pine", "1.1", {"pine/__init__.py": b"ONE = 1\n"})
+    tree.install("pine==1.1")
+    archive = next(path for path in tree.cache.rglob("archive-v*/*/pine-1.0.dist-info")).parent
+    (archive / "pine" / "cone.py").write_bytes(b"SEEDS = 400\n")
+    code, report = verify(tree)
+    assert (code, report["problems"]) == (0, [])
+    code, report = verify(tree, "--deep")
+    assert code == 1
+    assert list(kinds(report, "pine")) == ["cache-poisoned cone.py"]
+    assert "not installed here" in kinds(report, "pine")["cache-poisoned cone.py"]
+
+
+def test_edited_record_is_held_against_the_archive(tree: Stage) -> None:
+    from envguard.acquire.contents import record_hash
+    from envguard.acquire.host import LiveHost
+
+    path, record = tree.site / "pine" / "cone.py", tree.site / "pine-1.0.dist-info" / "RECORD"
+    old = record_hash(LiveHost().digest(str(path)))
+    break_link(path)
+    path.write_bytes(b"SEEDS = 41\n")
+    record.write_text(record.read_text().replace(old, record_hash(LiveHost().digest(str(path)))))
+    code, report = verify(tree, "--deep")
+    assert code == 1
+    (problem,) = report["problems"]
+    assert (problem["kind"], problem["path"], problem["expected"]) == ("record-changed", str(path), old)
+    assert "RECORD was rewritten" in problem["detail"]
+
+
+def test_wheel_replaced_under_the_same_version_is_held_against_the_stamp(tree: Stage) -> None:
+    checkpoint = tree.checkpoints / "step_690"
+    checkpoint.mkdir()
+    (checkpoint / "model.safetensors").write_bytes(b"weights")
+    assert tree.envguard("snapshot", "--into", str(checkpoint)).returncode == 0
+    assert verify(tree)[0] == 0
+    build_wheel(tree.wheels, "oak", "2.0", {"oak/__init__.py": b"ACORN = False\n"})
+    tree.install("oak", arguments=["--reinstall"])
+    code, report = verify(tree)
+    assert code == 1
+    (problem,) = report["problems"]
+    assert (problem["package"], problem["kind"], problem["witness"]) == ("oak", "record-changed", "stamp of step_690")
+
+
+def test_missing_record_is_damage_unless_another_manager_answers(tree: Stage) -> None:
+    (tree.site / "pine-1.0.dist-info" / "RECORD").unlink()
+    (tree.site / "oak-2.0.dist-info" / "RECORD").unlink()
+    (tree.site / "oak-2.0.dist-info" / "INSTALLER").write_text("debian\n")
+    code, report = verify(tree)
+    assert code == 1
+    assert kinds(report, "pine").keys() == {"record-missing RECORD"}
+    assert not kinds(report, "oak")
+    assert [item["package"] for item in report["unverifiable"]] == ["oak"]
+    code, report = verify(tree, "oak")
+    assert (code, report["problems"]) == (3, [])
+    assert "managed by debian" in report["unverifiable"][0]["why"]
+
+
+def test_two_metadata_of_one_package(tree: Stage) -> None:
+    """A copied dist-info: which one's RECORD the files bear out, and which one importlib picks."""
+    before = tree.site / "pine-1.0.dist-info"
+    shutil.copytree(before, tree.root / "kept")
+    build_wheel(tree.wheels, "pine", "1.1", {"pine/__init__.py": b"ONE = 11\n", "pine/needle.py": b""})
+    tree.install("pine==1.1")
+    shutil.copytree(tree.root / "kept", before)
+    code, report = verify(tree, "pine")
+    assert code == 1
+    (problem,) = report["problems"]
+    assert (problem["kind"], problem["path"]) == ("stale-metadata", str(before))
+    assert (problem["expected"], problem["got"]) == ("1.1", "1.0")
+    asked = [str(tree.python), "-c", "import importlib.metadata as m; print(m.version('pine'))"]
+    picked = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    assert f"importlib.metadata picks {picked}" in problem["detail"]
+    assert "reinstall" in problem["detail"]
+
+
+def test_crlf_record_is_no_damage(tree: Stage) -> None:
+    record = tree.site / "pine-1.0.dist-info" / "RECORD"
+    record.write_bytes(record.read_bytes().replace(b"\n", b"\r\n"))
+    assert verify(tree, "--deep")[0] == 0
+
+
+def test_unknown_package_names_the_nearest(tree: Stage) -> None:
+    done = tree.envguard("verify", "pines", "--json")
+    assert done.returncode == 2
+    error = json.loads(done.stdout)
+    assert error["error"] == "pines is not installed"
+    assert "pine" in error["hint"]
+
+
+def test_nothing_is_changed(tree: Stage) -> None:
+    def state() -> dict[str, tuple[int, int]]:
+        roots = (tree.venv, tree.cache)
+        return {
+            str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for root in roots for path in root.rglob("*")
+        }
+
+    before = state()
+    verify(tree, "--deep")
+    assert state() == before
