@@ -1,30 +1,24 @@
-"""The environment: which prefix is examined, its interpreter, and its `sys.path`, without running anything."""
+"""The environment: which prefix is examined, which interpreter it belongs to, without running anything."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+from envguard.acquire import interpreter
 from envguard.acquire.host import Host
 from envguard.acquire.section import Notes
+from envguard.acquire.sys_path import EditableFinder, Layout, PthLine, SysPath, SysPathEntry
 from envguard.errors import InputError
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Problem, Python
 
-Origin = Literal["PYTHONPATH", "stdlib", "site", "user site", "system site", "pth"]
-INTERPRETER = re.compile(r"(?:python|pypy)(\d+\.\d+)t?$")
-
-
-@dataclass(frozen=True)
-class SysPathEntry:
-    """A directory (or zip) on the path, and what put it there; `by` is the .pth file where one did."""
-
-    path: str
-    origin: Origin
-    by: str | None = None
+Kind = Literal["venv", "conda", "system"]
+# Links from a venv's python to the interpreter it was made from; more than this is a loop.
+MOST_LINKS = 40
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,7 @@ class Environment:
     prefix: str
     executable: str | None
     base: str | None
-    kind: Literal["venv", "conda", "system"]
+    kind: Kind
     implementation: str | None
     version: str | None
     abi: str | None
@@ -61,28 +55,6 @@ class Environment:
             base=self.base,
             kind=self.kind,
         )
-
-
-@dataclass(frozen=True)
-class PthLine:
-    """A line of a .pth file: a directory that it adds, one that is not there, or code that start-up would run."""
-
-    file: str
-    number: int
-    kind: Literal["path", "missing", "code"]
-    text: str
-    path: str | None = None
-    leaves: bool = False
-    """The path leads out of the environment."""
-
-
-@dataclass(frozen=True)
-class EditableFinder:
-    """An `__editable___…_finder.py`: top-level name → source path, read with ast and never imported."""
-
-    file: str
-    mapping: dict[str, str] = field(default_factory=dict)
-    namespaces: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def locate(host: Host, named: str | None, start: str) -> Environment:
@@ -130,16 +102,13 @@ def _named(host: Host, named: str, start: str) -> Environment:
 
 def _of_interpreter(host: Host, path: str, how: str) -> Environment:
     """Of an interpreter: links are followed only until a prefix is found, since a venv's python is itself a link."""
-    seen = path
-    for _ in range(40):
-        prefix = posixpath.dirname(posixpath.dirname(seen))
-        kind = _prefix_kind(host, prefix)
-        if kind is not None and (kind != "system" or _lib_versions(host, prefix)):
-            return _read(host, prefix, kind, path, how)
-        if not host.stat(seen).is_link:
-            break
-        seen = posixpath.normpath(posixpath.join(posixpath.dirname(seen), host.readlink(seen)))
-    raise InputError(f"{path} is not a Python interpreter of any prefix", "`--python` takes a venv or an interpreter")
+    prefix = _prefix_of(host, path)
+    kind = _prefix_kind(host, prefix) if prefix is not None else None
+    if prefix is None or kind is None:
+        raise InputError(
+            f"{path} is not a Python interpreter of any prefix", "`--python` takes a venv directory or an interpreter"
+        )
+    return _read(host, prefix, kind, path, how)
 
 
 def _candidates(host: Host, start: str) -> Iterator[tuple[str, str, str | None]]:
@@ -163,15 +132,18 @@ def _candidates(host: Host, start: str) -> Iterator[tuple[str, str, str | None]]
                 yield f"{name} on PATH", prefix, found
 
 
-def _prefix_of(host: Host, interpreter: str) -> str | None:
-    seen = interpreter
-    for _ in range(40):
+def _prefix_of(host: Host, python: str) -> str | None:
+    seen = python
+    for _ in range(MOST_LINKS):
         prefix = posixpath.dirname(posixpath.dirname(seen))
-        if _lib_versions(host, prefix) or _find(host, f"{prefix}/pyvenv.cfg") is not None:
+        if _prefix_kind(host, prefix) is not None:
             return prefix
-        if not host.stat(seen).is_link:
-            return None
-        seen = posixpath.normpath(posixpath.join(posixpath.dirname(seen), host.readlink(seen)))
+        try:
+            if not host.stat(seen).is_link:
+                return None
+            seen = posixpath.normpath(posixpath.join(posixpath.dirname(seen), host.readlink(seen)))
+        except OSError:
+            return None  # a link to nowhere is an interpreter of nothing
     return None
 
 
@@ -201,51 +173,113 @@ def _is_tool(host: Host, prefix: str) -> bool:
     return any(_find(host, f"{prefix}/{name}") is not None for name in ("uv-receipt.toml", "pipx_metadata.json"))
 
 
-def _prefix_kind(host: Host, prefix: str) -> Literal["venv", "conda", "system"] | None:
+def _prefix_kind(host: Host, prefix: str) -> Kind | None:
     if _find(host, f"{prefix}/pyvenv.cfg") is not None:
         return "venv"
     if _find(host, f"{prefix}/conda-meta") is not None:
         return "conda"
-    return "system" if _lib_versions(host, prefix) else None
+    return "system" if interpreter.library_folders(host, prefix) else None
 
 
-def _lib_versions(host: Host, prefix: str) -> tuple[str, ...]:
-    """Names of the version folders of the standard library below a prefix: `python3.11`, newest last."""
-    try:
-        names = [name for name, kind in host.listing(f"{prefix}/lib") if kind in ("directory", "link")]
-    except OSError:
-        return ()
-    return tuple(
-        sorted((n for n in names if INTERPRETER.fullmatch(n)), key=lambda n: [int(p) for p in re.findall(r"\d+", n)])
-    )
-
-
-def _read(
-    host: Host, prefix: str, kind: Literal["venv", "conda", "system"], executable: str | None, how: str
-) -> Environment:
+def _read(host: Host, prefix: str, kind: Kind, named: str | None, how: str) -> Environment:
     notes = Notes()
     settings = _settings(host, prefix, notes) if kind == "venv" else {}
-    home = settings.get("home")
-    base = posixpath.dirname(home) if home else (prefix if kind != "venv" else None)
-    version = settings.get("version_info") or settings.get("version")
-    folders = _lib_versions(host, prefix)
-    sys_path = tuple(SysPathEntry(f"{prefix}/lib/{name}/site-packages", "site") for name in folders[-1:])
-    python = executable or f"{prefix}/bin/python"
+    executable = named or _executable(host, prefix)
+    version = _library_folder(host, prefix, executable, settings)
+    base = _base(host, prefix, kind, executable, settings, version)
+    facts = interpreter.read_interpreter(host, base, version, executable, notes)
+    said = settings.get("version_info") or settings.get("version")
+    if said is not None and facts.version is not None and not _agrees(said, facts.version):
+        says = f"made with Python {said}; the interpreter under it is {facts.version} now"
+        notes.problem("base-changed", "python", says, f"{prefix}/pyvenv.cfg")
+    if kind == "venv" and base is None:
+        says = f"the interpreter it was made from is gone: {settings.get('home') or 'pyvenv.cfg names no home'}"
+        notes.problem("base-gone", "python", says, f"{prefix}/pyvenv.cfg")
+    path = _sys_path(host, prefix, kind, base, version, settings, notes)
     return Environment(
         prefix=prefix,
-        executable=python if _find(host, python) is not None else None,
+        executable=executable,
         base=base,
         kind=kind,
-        implementation="CPython",
-        version=version,
-        abi=None,
-        platform=None,
-        sys_path=sys_path,
-        site=tuple(entry.path for entry in sys_path),
+        implementation=facts.implementation,
+        version=facts.version or (interpreter.plain_version(said) if said else None),
+        abi=facts.abi,
+        platform=facts.platform,
+        sys_path=tuple(path.entries),
+        site=tuple(e.path for e in path.entries if e.origin in ("site", "user site", "system site")),
         how=how,
+        pth=tuple(path.pth),
+        finders=tuple(path.finders),
         problems=tuple(notes.problems),
         unknown=tuple(notes.unknown),
     )
+
+
+def _executable(host: Host, prefix: str) -> str | None:
+    for name in ("python", "python3"):
+        if _find(host, f"{prefix}/bin/{name}") is not None:
+            return f"{prefix}/bin/{name}"
+    return None
+
+
+def _library_folder(host: Host, prefix: str, executable: str | None, settings: dict[str, str]) -> str:
+    """`python3.11`: what pyvenv.cfg says, else what the interpreter is called, else the newest that is there."""
+    folders = interpreter.library_folders(host, prefix)
+    said = settings.get("version_info") or settings.get("version")
+    wanted = [".".join(said.split(".")[:2])] if said else []
+    if executable is not None:
+        wanted += re.findall(r"(\d+\.\d+t?)$", posixpath.basename(host.realpath(executable)))
+    for version in wanted:
+        for name in folders:
+            if name.removeprefix("python").removeprefix("pypy") in (version, f"{version}t"):
+                return name
+    return folders[-1] if folders else (f"python{wanted[0]}" if wanted else "python3")
+
+
+def _base(
+    host: Host, prefix: str, kind: Kind, executable: str | None, settings: dict[str, str], version: str
+) -> str | None:
+    """The prefix that holds the standard library; None where a venv's is gone."""
+    if kind != "venv":
+        return prefix
+    candidates = [posixpath.dirname(settings["home"])] if settings.get("home") else []
+    if executable is not None:
+        candidates.append(posixpath.dirname(posixpath.dirname(host.realpath(executable))))
+    for candidate in candidates:
+        if any(_find(host, f"{candidate}/{lib}/{version}/os.py") is not None for lib in ("lib", "lib64")):
+            return candidate
+    return None
+
+
+def _agrees(said: str, version: str) -> bool:
+    """Whether pyvenv.cfg (`3.11`, `3.11.7`, `3.11.7.final.0`) names this version."""
+    plain = interpreter.plain_version(said)
+    return version == plain or version.startswith(plain + ".")
+
+
+def _sys_path(
+    host: Host, prefix: str, kind: Kind, base: str | None, version: str, settings: dict[str, str], notes: Notes
+) -> SysPath:
+    environ = host.environ()
+    if environ.get("PYTHONHOME"):
+        says = f"PYTHONHOME is set ({environ['PYTHONHOME']}): interpreters started here take their library from there"
+        notes.problem("pythonhome", "python", says)
+    start = host.machine().cwd
+    named = (posixpath.join(start, path) for path in environ.get("PYTHONPATH", "").split(":") if path)
+    user_base = environ.get("PYTHONUSERBASE") or (f"{environ['HOME']}/.local" if environ.get("HOME") else None)
+    layout = Layout(
+        prefix=prefix,
+        base=base,
+        version=version,
+        virtual=kind == "venv",
+        # As site.py has it: a pyvenv.cfg that does not say so lets them in.
+        system_site=settings.get("include-system-site-packages", "true").lower() == "true",
+        user_site=None
+        if user_base is None or environ.get("PYTHONNOUSERSITE")
+        else f"{user_base}/lib/{version}/site-packages",
+        pythonpath=tuple(posixpath.normpath(path) for path in named),
+    )
+    return SysPath(host, layout, notes)
 
 
 def _settings(host: Host, prefix: str, notes: Notes) -> dict[str, str]:
