@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "timeline": "What happened to this environment, when, and how we know.",
     "restore": "Bring packages back to a reference, offline and exactly, or change nothing.",
     "launch": "Start a command only on a clean match, and record the run.",
+    "log": "Checkpoints with their stamps, snapshots, runs and restores: a list.",
     "schema": "Print the JSON Schema of an answer.",
     "demo": "Replay the eleven-minute gap in a throw-away directory.",
 }
