@@ -184,7 +184,12 @@ def wait_until_gone(pid: int, seconds: float = 10) -> None:
 def test_a_descriptor_that_we_were_given_goes_on_to_the_command() -> None:
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
-    subprocess.run([*SUPERVISOR, "sh", "-c", f"echo here > /proc/self/fd/{writer}"], env=environment(), close_fds=False, check=True)
+    subprocess.run(
+        [*SUPERVISOR, "sh", "-c", f"echo here > /proc/self/fd/{writer}"],
+        env=environment(),
+        close_fds=False,
+        check=True,
+    )
     os.close(writer)
     with os.fdopen(reader) as stream:
         assert stream.read() == "here\n"
