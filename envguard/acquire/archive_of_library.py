@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from envguard.acquire.distributions import canonical, parse_headers
+from envguard.acquire.distributions import canonical
 from envguard.acquire.elf import CorruptElf, read_build_id
 from envguard.acquire.host import Host
+from envguard.acquire.metadata import parse_headers
 from envguard.acquire.own_process import MappedFile
 from envguard.acquire.record_file import build_identity, parse_record
 

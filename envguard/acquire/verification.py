@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from envguard.acquire.contents import MISSING, AllContents, Contents, Policy, read_contents
-from envguard.acquire.distributions import Distribution, Distributions
+from envguard.acquire.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.host import Host, Stat
 from envguard.acquire.record_file import Row, normalised, parse_record
 from envguard.acquire.section import Notes, reason
@@ -16,8 +16,6 @@ from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Problem
 from envguard.state.digests import Digests
 
-MANAGERS = frozenset({"debian", "dpkg", "apt", "rpm", "dnf", "pacman", "portage", "nix", "guix", "conda", "apk"})
-_SYSTEM_SITE = re.compile(r"/usr/(?:lib|share)/python3[^/]*/(?:dist|site)-packages")
 # A diff of more than this helps nobody, and a library is no text.
 MAX_TEXT = 1 << 20
 _IGNORED_EXTRA = re.compile(r"(?:^|/)__pycache__(?:/|$)|\.py[co]$|(?:^|/)\.[^/]*\.tmp$")
@@ -113,16 +111,6 @@ def observe(
     poisoned = tuple(_poisoned(host, archives, builds, policy, digests, reader.notes, progress))
     extras = tuple(_extras(host, distributions, names, reader.notes))
     return Observations(packages, poisoned, extras, (*caches.unknown, *reader.notes.unknown), policy.deep)
-
-
-def managed_by(dist: Distribution) -> str | None:
-    """Who other than a Python installer put this here; None where nobody did."""
-    installer = (dist.installer or "").lower()
-    if installer in MANAGERS:
-        return f"managed by {installer} (INSTALLER says so)"
-    if installer not in ("pip", "uv") and _SYSTEM_SITE.fullmatch(dist.location):
-        return f"managed by the distribution ({dist.location})"
-    return None
 
 
 class _Reader:
