@@ -30,6 +30,7 @@ from envguard.acquire.uv_cache import cache_directories
 from envguard.errors import InputError, UsageError
 from envguard.fingerprint import loaded, snapshot
 from envguard.fingerprint.identity import fingerprint_id
+from envguard.fingerprint.packages import closely, cuda_of, package_of
 from envguard.model import plain
 from envguard.model.fingerprint import Divergence, Fingerprint, Package
 from envguard.project import Project, open_project
@@ -134,7 +135,8 @@ def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprin
         in_process=True,
     )
     found = read_distributions(host, env)
-    contents = read_contents(host, found.found, Policy(project.config.watch), digests, trust_records=True)
+    policy = Policy(project.config.watch, closely=closely(found))
+    contents = read_contents(host, found.found, policy, digests, trust_records=True)
     disk = snapshot.assemble(host, request, env, found, contents, digests)
     own = OwnProcess(host, env.site, loading.AT_IMPORT, found.found)
     before = _before(host, env, own, {each.directory: contents.of[each.directory] for each in found.found}, digests)
@@ -170,7 +172,7 @@ def _as_loaded(
         python=python,
         packages=packages,
         torch=torch,
-        cuda=snapshot.cuda_of(torch, packages),
+        cuda=cuda_of(torch, packages),
         unknown=tuple(dict.fromkeys((*disk.unknown, *outcome.unknown))),
         origin="loaded",
         diverged=tuple(diverged),
@@ -190,7 +192,7 @@ def _before(
         content = now.get(directory)
         if content is None or content.record_key != each.key:
             content = known_contents(digests, directory, each.key, each.record)
-        captured.setdefault(dist.name, snapshot.package_of(dist, content))
+        captured.setdefault(dist.name, package_of(dist, content))
     launch = _launch_fingerprint(env)
     if launch is None:
         return loaded.Before((captured,))

@@ -70,16 +70,18 @@ class AllContents:
 
 @dataclass(frozen=True)
 class Policy:
-    """How far to look: `watch` are shell patterns of normalised names beside the usual ones."""
+    """How far to look: `watch` are shell patterns of normalised names beside the usual ones, `closely` dist-infos
+    that are hashed whatever they are called."""
 
     watch: tuple[str, ...] = ()
     deep: bool = False
+    closely: frozenset[str] = frozenset()
 
-    def depth(self, name: str) -> Depth:
+    def depth(self, dist: Distribution) -> Depth:
         if self.deep:
             return "deep"
-        watched = any(fnmatch.fnmatchcase(name, pattern) for pattern in (*WATCHED, *self.watch))
-        return "watched" if watched else "stat"
+        watched = any(fnmatch.fnmatchcase(dist.name, pattern) for pattern in (*WATCHED, *self.watch))
+        return "watched" if watched or dist.directory in self.closely else "stat"
 
 
 def read_contents(
@@ -97,7 +99,7 @@ def read_contents(
     """
     notes = Notes()
     reader = _Reader(host, digests, notes, progress, trust_records)
-    found = {each.directory: reader.read(each, policy.depth(each.name)) for each in distributions}
+    found = {each.directory: reader.read(each, policy.depth(each)) for each in distributions}
     return AllContents(found, tuple(notes.problems), tuple(notes.unknown))
 
 
@@ -131,7 +133,9 @@ class _Reader:
         if key[0] < 0 and key[0] not in _ABSENT:
             self.notes.unseen(f"contents of {dist.name}", f"RECORD: {os.strerror(-key[0])}")
         found = self._read(dist, depth, key) if key[0] >= 0 else Contents(None)
-        return replace(found, installed_ns=marks[5] or marks[1] or None, record_key=key)
+        return replace(
+            found, installed_ns=marks[5] or marks[1] or None, record_key=key if key[0] != -errno.ENOENT else None
+        )
 
     def _read(self, dist: Distribution, depth: Depth, key: Key) -> Contents:
         seen = self.digests.package(dist.directory)

@@ -1,0 +1,171 @@
+"""Distributions and their contents → the packages of a fingerprint, and what is wrong with them. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping
+
+from envguard import clock
+from envguard.acquire.contents import MISSING, Contents
+from envguard.acquire.distributions import Distribution, Distributions, managed_by
+from envguard.acquire.section import Notes
+from envguard.acquire.sys_path import PthLine
+from envguard.model.fingerprint import Cuda, Package, Shadowed, Torch
+
+# Put there by the makers of virtual environments themselves, which list them nowhere.
+_OWN_PTH = frozenset({"_virtualenv.pth", "distutils-precedence.pth"})
+# Some code in a .pth is a program of its own; a person wants to see how it begins.
+_SHOWN = 100
+
+
+def packages_of(
+    distributions: Distributions, contents: Mapping[str, Contents], notes: Notes
+) -> tuple[tuple[Package, ...], tuple[Shadowed, ...]]:
+    """One package a name, by name: the one that import picks; and every distribution that loses to it."""
+    duplicates = distributions.duplicates()
+    picked: dict[str, Distribution] = {}
+    shadowed: list[Shadowed] = []
+    for dist in distributions.found:
+        picked.setdefault(dist.name, dist)
+    for name, claimants in sorted(duplicates.items()):
+        picked[name] = pick(claimants, contents, notes)
+        shadowed += (
+            Shadowed(name=name, wins=picked[name].directory, loses=each.directory)
+            for each in claimants
+            if each is not picked[name]
+        )
+    found = []
+    for _, dist in sorted(picked.items()):
+        content = contents.get(dist.directory, Contents(None))
+        _judge(dist, content, notes)
+        found.append(package_of(dist, content))
+    return tuple(found), tuple(shadowed)
+
+
+def pick(claimants: tuple[Distribution, ...], contents: Mapping[str, Contents], notes: Notes) -> Distribution:
+    """Which of several distributions of one name is the one that an import gets.
+
+    The folder that comes first on the path wins. In one folder there is one set of files and several descriptions of
+    it: the one whose RECORD matches what lies there is true, whichever `importlib.metadata` names.
+    """
+    named = claimants[0]
+    rivals = tuple(each for each in claimants if each.location == named.location)
+    if len(rivals) == 1:
+        return named
+    if all(managed_by(each) for each in rivals):
+        return named
+    matching = [each for each in rivals if _matches(contents.get(each.directory))]
+    true = matching[0] if matching else named
+    others = ", ".join(posixpath.basename(each.directory) for each in rivals if each is not true)
+    if named in matching:
+        verdict = "its RECORD matches the files, and importlib.metadata names it"
+    elif matching:
+        wrong = named.version or "nothing"
+        verdict = f"its RECORD matches the files, but importlib.metadata names {wrong}"
+    else:
+        verdict = "importlib.metadata names it, and no RECORD of them matches the files"
+    says = (
+        f"described twice: {posixpath.basename(true.directory)} beside {others}; of the first, {verdict}; "
+        f"reinstall {true.name} to have one (deleting a dist-info by hand leaves its files)"
+    )
+    notes.problem("duplicate-metadata", true.name, says, true.directory)
+    return true
+
+
+def _matches(content: Contents | None) -> bool:
+    return content is not None and content.identity is not None and not content.departs
+
+
+def closely(distributions: Distributions) -> frozenset[str]:
+    """Distributions whose files must be hashed to tell which of two descriptions is true."""
+    return frozenset(
+        each.directory
+        for claimants in distributions.duplicates().values()
+        for each in claimants
+        if sum(other.location == each.location for other in claimants) > 1
+    )
+
+
+def package_of(dist: Distribution, content: Contents) -> Package:
+    """A distribution with what its files are."""
+    url = dist.direct_url
+    return Package(
+        name=dist.name,
+        version=dist.version,
+        build=content.build,
+        record=content.identity if content.departs else None,
+        installer=dist.installer,
+        location=dist.location,
+        editable=dist.editable,
+        direct_url=url.url if url is not None else None,
+        commit=url.commit if url is not None else None,
+        requires=dist.requires,
+        requires_python=dist.requires_python,
+        departs=tuple(sorted(content.departs)),
+        files=content.files,
+        bytes=content.bytes,
+        depth=content.depth,
+        installed_at=clock.iso_ns(content.installed_ns) if content.installed_ns else None,
+    )
+
+
+def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
+    if managed_by(dist) is not None:
+        return  # strips, patches and moves files after RECORD was written, and verifies them by its own lists
+    missing = sorted(path for path, got in content.departs.items() if got == MISSING)
+    edited = sorted(path for path, got in content.departs.items() if got != MISSING)
+    if missing:
+        says = f"installed, but {len(missing)} of its {content.files} files are missing: {_some(missing)}"
+        notes.problem("files-missing", dist.name, says, posixpath.join(dist.location, missing[0]))
+    if edited:
+        says = f"{len(edited)} of its files are not what was installed: {_some(edited)}"
+        notes.problem("files-modified", dist.name, says, posixpath.join(dist.location, edited[0]))
+    if content.identity is None and content.record_key is None and not dist.is_egg:
+        says = "there is no RECORD: which files belong to it, and whether they are sound, cannot be told"
+        notes.problem("record-missing", dist.name, says, f"{dist.directory}/RECORD")
+
+
+def _some(paths: list[str], most: int = 3) -> str:
+    rest = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(paths[:most]) + rest
+
+
+def judge_pth(lines: Iterable[PthLine], distributions: Distributions, notes: Notes) -> None:
+    """Start-up code and paths out of the environment that no package answers for."""
+    strange = [line for line in lines if line.kind != "missing" and (line.kind == "code" or line.leaves)]
+    strange = [line for line in strange if posixpath.basename(line.file) not in _OWN_PTH]
+    owned = _listed({line.file for line in strange}, distributions)
+    for line in strange:
+        if line.file in owned:
+            continue
+        name = posixpath.basename(line.file)
+        if line.kind == "code":
+            shown = line.text if len(line.text) <= _SHOWN else f"{line.text[:_SHOWN]}…"
+            says = f"line {line.number} is code that every start of this Python runs, of no package: {shown}"
+            notes.problem("pth-code", name, says, line.file)
+        else:
+            says = f"line {line.number} adds {line.path}, outside the environment, and is of no package"
+            notes.problem("pth-leaves", name, says, line.file)
+
+
+def _listed(files: set[str], distributions: Distributions) -> set[str]:
+    """Those of `files` that a RECORD lists. Likely owners are asked first: parsing every RECORD takes time."""
+    owned: set[str] = set()
+    for file in sorted(files):
+        folder, name = posixpath.split(file)
+        hint = name.removesuffix(".pth").lstrip("_").replace("-", "_").lower()
+        here = [dist for dist in distributions.found if dist.location == folder]
+        for dist in sorted(here, key=lambda dist: dist.name.replace("-", "_") not in hint):
+            if dist.record is not None and any(row.path == name for row in dist.record.rows):
+                owned.add(file)
+                break
+    return owned
+
+
+def cuda_of(torch: Torch | None, packages: Iterable[Package]) -> Cuda | None:
+    """What torch was built for, and the nvidia-* packages that it runs on; None where there is neither."""
+    runtime = {each.name: each.version or "" for each in packages if each.name.startswith("nvidia-")}
+    runtime.pop("nvidia-ml-py", None)
+    if (torch is None or torch.cuda is None) and not runtime:
+        return None
+    return Cuda(build=torch.cuda if torch is not None else None, packages=runtime)
