@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,12 +13,16 @@ from envguard.acquire.host import Host
 from envguard.errors import RestoreError, RollbackError
 from envguard.model.action import Obstacle
 from envguard.restore import check, footprint, point, transaction, uv
+from envguard.restore.archive import RecordUnusable
 from envguard.restore.candidate import Candidate
 from envguard.restore.locks import exclusive
 from envguard.restore.plan import Plan
 from envguard.restore.progress import Progress
 from envguard.restore.staging import Staging, stage
 from envguard.restore.transaction import Transaction
+
+# How long a uv that a killed restore left behind is waited for.
+PATIENCE_S = 120.0
 
 
 @dataclass
@@ -45,32 +49,39 @@ def carry_out(host: Host, env: Environment, state: Path, reference: str, plan: P
     """Does what the plan says, or leaves everything as it was. Raises `RollbackError` where neither worked."""
     outcome = Outcome()
     about = {"prefix": env.prefix, "reference": reference, "packages": [step.name for step in plan.steps]}
-    with exclusive(env.prefix, state), transaction.begin(state, about) as work:
+    with exclusive(env.prefix, state) as locks, transaction.begin(state, about) as work:
+        hold = (*locks, *([work.lock] if work.lock is not None else ()))
         outcome.transaction = work.folder
         try:
             staging = _prepare(host, env, plan, work, progress, outcome)
-        except (OSError, RestoreError) as error:
-            outcome.failure = _says(error)
-        if outcome.failure is not None:
-            shutil.rmtree(work.folder, ignore_errors=True)
-            return outcome
+        except BaseException as error:
+            work.discard()
+            return _stopped(outcome, error)
         try:
-            _install(env, plan, staging, work, progress)
+            _install(env, plan, staging, work, hold, progress)
             work.write("installed")
             outcome.applied = True
             _verify(host, env, plan, staging, progress)
             work.write("verified")
             outcome.verified = True
-        except (_Failed, OSError, KeyboardInterrupt) as error:
-            outcome.failure = _says(error)
+        except BaseException as error:
             outcome.applied = False
             roll_back(work, progress)
             outcome.rolled_back = True
-            return outcome
+            return _stopped(outcome, error)
         marks = {f"{env.site[0]}/{item.incoming.dist_info}/RECORD" for item in staging.staged}
         work.write("done", marks={path: transaction.mark_of(path) for path in sorted(marks)})
         work.clear_work()
         transaction.forget_older(state, keep=work)
+    return outcome
+
+
+def _stopped(outcome: Outcome, error: BaseException) -> Outcome:
+    """Says why it went no further; a fault of ours is raised again, now that the environment is as it was."""
+    expected = isinstance(error, KeyboardInterrupt | OSError | _Failed | RestoreError | RecordUnusable)
+    if not expected:
+        raise error
+    outcome.failure = _says(error)
     return outcome
 
 
@@ -129,14 +140,16 @@ def _demand_space(env: Environment, work: Transaction, saving: int, installing: 
             raise RestoreError(f"{folder} has {free >> 20} MiB free and the restore needs {size >> 20} MiB")
 
 
-def _install(env: Environment, plan: Plan, staging: Staging, work: Transaction, progress: Progress) -> None:
+def _install(
+    env: Environment, plan: Plan, staging: Staging, work: Transaction, hold: tuple[int, ...], progress: Progress
+) -> None:
     work.write("installing")
     progress.begin("install", 0)
     python = ["--python", env.executable or env.prefix]
     going = [step.name for step in plan.steps if step.wanted is None]
     if going:
-        _run(["pip", "uninstall", *python, *going], staging.cache)
-    if staging.by_lock() and not _install_by_lock(python, staging):
+        _run(["pip", "uninstall", *python, *going], staging.cache, hold)
+    if staging.by_lock() and not _install_by_lock(python, staging, hold):
         # Another uv's pointer, most likely: the same sources again as wheels, which any uv takes.
         by_wheel = stage(plan, staging.folder, progress, by_lock=False)
         if by_wheel.failed:
@@ -146,18 +159,18 @@ def _install(env: Environment, plan: Plan, staging: Staging, work: Transaction, 
         names = [f"{item.candidate.name}=={item.candidate.version}" for item in staging.by_wheel()]
         # A hard link into a cache that is removed right after shares its inode with nobody, and saves a copy.
         options = ["--no-index", "--no-deps", "--reinstall", "--link-mode", "hardlink"]
-        _run(["pip", "install", *python, *options, "--find-links", str(staging.links), *names], staging.cache)
+        _run(["pip", "install", *python, *options, "--find-links", str(staging.links), *names], staging.cache, hold)
     progress.end()
 
 
-def _install_by_lock(python: list[str], staging: Staging) -> bool:
+def _install_by_lock(python: list[str], staging: Staging, hold: tuple[int, ...]) -> bool:
     options = ["--no-deps", "--reinstall", "--link-mode", "copy", "--preview-features", "pylock"]
-    ran = uv.run(["pip", "install", *python, *options, "-r", str(staging.lock)], staging.cache)
+    ran = uv.run(["pip", "install", *python, *options, "-r", str(staging.lock)], staging.cache, hold)
     return ran.code == 0
 
 
-def _run(arguments: list[str], cache: Path) -> None:
-    ran = uv.run(arguments, cache)
+def _run(arguments: list[str], cache: Path, hold: tuple[int, ...]) -> None:
+    ran = uv.run(arguments, cache, hold)
     if ran.code != 0:
         raise _Failed(f"uv: {ran.reason}")
 
@@ -179,9 +192,10 @@ def roll_back_found(found: Transaction, state: Path, progress: Progress, force: 
     prefix = str(found.about.get("prefix", ""))
     if not found.touched:
         with transaction.reopen(found):
-            shutil.rmtree(found.folder, ignore_errors=True)
+            found.discard()
         return
-    with exclusive(prefix, state), transaction.reopen(found):
+    patience_s = 0.0 if found.writer_lives() else PATIENCE_S
+    with exclusive(prefix, state, patience_s), transaction.reopen(found):
         if found.step == "done" and not force:
             _demand_unchanged(found)
         roll_back(found, progress)
@@ -198,8 +212,14 @@ def _demand_unchanged(found: Transaction) -> None:
 
 
 def roll_back(work: Transaction, progress: Progress) -> None:
-    """Puts everything back. Raises `RollbackError`, which says what is where."""
-    work.write("rolling-back")
+    """Puts everything back. Raises `RollbackError`, which says what is where.
+
+    A disk that is full is no obstacle: what uv had begun goes first, kept files are moved and not copied, and the
+    journal can do without these two lines, since a transaction that was not finished is rolled back again.
+    """
+    with contextlib.suppress(OSError):
+        work.write("rolling-back")
+    work.clear_work()
     if (work.point / point.MANIFEST).exists():
         progress.begin("roll back", sum(saved.size for saved in point.load(work.point)))
         failures = work.put_back(progress)
@@ -210,6 +230,6 @@ def roll_back(work: Transaction, progress: Progress) -> None:
                 f"the roll-back could not finish: {listed}",
                 f"the files as they were are in {work.point}; mend the cause, then `envguard restore --rollback -y`",
             )
-    work.write("rolled-back")
-    work.clear_work()
-    shutil.rmtree(work.folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        work.write("rolled-back")
+    work.discard()

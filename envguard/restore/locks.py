@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,19 +16,22 @@ from envguard.state.files import locked, open_state
 
 
 @contextlib.contextmanager
-def exclusive(prefix: str, state: Path) -> Iterator[None]:
+def exclusive(prefix: str, state: Path, patience_s: float = 0.0) -> Iterator[tuple[int, ...]]:
     """Holds uv's lock of the venv at `prefix` and envguard's own; raises `RestoreError` where either is taken.
 
     uv takes `<venv>/.lock` for every install, so that holding it keeps a second uv out for as long as the restore
-    lasts. Our own uv is told not to wait for it (`UV_LOCK_TIMEOUT=0`), which it reports and then goes on.
+    lasts. Our own uv is told not to wait for it (`UV_LOCK_TIMEOUT=0`), which it reports and then goes on. Yields the
+    open lock files, for a child that is to hold them too. With `patience_s` a uv that a killed restore left behind is
+    waited for.
     """
     with contextlib.ExitStack() as stack:
         wanted = [open_state(state) / "restore.lock"]
         if (Path(prefix) / "pyvenv.cfg").exists():
             wanted.append(Path(prefix) / ".lock")
+        held = []
         for path in wanted:
             try:
-                stack.enter_context(locked(path, blocking=False))
+                held.append(stack.enter_context(_locked(path, patience_s)))
             except BlockingIOError as error:
                 raise RestoreError(
                     f"{path} is held: an installer or another restore is at work in {prefix}",
@@ -35,7 +39,22 @@ def exclusive(prefix: str, state: Path) -> Iterator[None]:
                 ) from error
             except OSError as error:
                 raise RestoreError(f"{path} cannot be locked: {error.strerror or error}") from error
-        yield
+        yield tuple(held)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, patience_s: float) -> Iterator[int]:
+    deadline = time.monotonic() + patience_s
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                descriptor = stack.enter_context(locked(path, blocking=False))
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(0.05)
+        yield descriptor
 
 
 def occupants(host: Host, env: Environment) -> tuple[EnvironmentProcess, ...]:

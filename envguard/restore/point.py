@@ -6,6 +6,7 @@ state to return to as the others. Putting back compares first, so that what was 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -219,25 +220,52 @@ def _finish_directory(entry: Saved) -> None:
 
 
 def _replace(entry: Saved, folder: Path) -> None:
-    """Writes the kept content beside the path and renames it over it."""
-    temporary = f"{os.path.dirname(entry.path)}/.envguard-{os.getpid()}-{entry.inode}.tmp"
+    """Puts the kept file or link beside the path and renames it over it."""
+    temporary = f"{os.path.dirname(entry.path)}/.envguard-{folder.parent.name}-{entry.stored}.tmp"
+    stored = str(folder / "files" / str(entry.stored))
     try:
         if entry.kind == "link":
             assert entry.target is not None
+            if os.path.lexists(temporary):
+                os.unlink(temporary)
             os.symlink(entry.target, temporary)
             os.utime(temporary, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
-        else:
-            copy_file(str(folder / "files" / str(entry.stored)), temporary)
-            _own(entry, temporary)
-            os.chmod(temporary, entry.mode)
-            os.utime(temporary, ns=(entry.mtime_ns, entry.mtime_ns))
+        elif not _bring(stored, temporary, entry):
+            return
         if os.path.isdir(entry.path) and not os.path.islink(entry.path):
             shutil.rmtree(entry.path)
         os.rename(temporary, entry.path)
     except OSError:
-        if os.path.lexists(temporary):
+        # The moved file is the only copy there is: it goes back to where the next roll-back looks for it.
+        if entry.kind == "file" and os.path.lexists(temporary) and not os.path.lexists(stored):
+            os.rename(temporary, stored)
+        elif os.path.lexists(temporary):
             os.unlink(temporary)
         raise
+
+
+def _bring(stored: str, temporary: str, entry: Saved) -> bool:
+    """Moves (on another file system: copies) a kept file to `temporary`; False where it was brought back before.
+
+    Moving needs no room, so that a full disk cannot stop a roll-back. A roll-back that was itself killed is gone on
+    with: its file is found under the temporary name, or in its place, known by size, mode and time.
+    """
+    if os.path.lexists(stored):
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        if os.lstat(stored).st_dev == os.lstat(os.path.dirname(temporary)).st_dev:
+            os.rename(stored, temporary)
+        else:
+            copy_file(stored, temporary)
+    elif not os.path.lexists(temporary):
+        now = describe(entry.path)
+        if (now.kind, now.size, now.mode, now.mtime_ns) == ("file", entry.size, entry.mode, entry.mtime_ns):
+            return False
+        raise FileNotFoundError(errno.ENOENT, "its kept copy is gone", stored)
+    _own(entry, temporary)
+    os.chmod(temporary, entry.mode)
+    os.utime(temporary, ns=(entry.mtime_ns, entry.mtime_ns))
+    return True
 
 
 def _own(entry: Saved, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,9 +174,9 @@ def roll_back(state: Path, progress: Progress | None = None, force: bool = False
     """`restore --rollback`: finishes a killed restore's undoing, or undoes the last one that was done."""
     found = transaction.pending_transaction(state) or transaction.last_done(state)
     if found is None:
-        alive = [item for item in transaction.transactions(state) if item.pending]
-        if alive:
-            raise RestoreError(f"a restore is running (PID {alive[-1].entries[-1].pid})", "wait for it to end")
+        running = transaction.running_transaction(state)
+        if running is not None:
+            raise RestoreError(f"a restore is running (PID {running.entries[-1].pid})", "wait for it to end")
         raise RestoreError("there is nothing to roll back: no restore was begun here")
     apply.roll_back_found(found, state, progress or Silent(), force)
     began = found.entries[0].time if found.entries else "?"
@@ -201,10 +202,14 @@ def remember(state: Path, report: RestoreReport, warn: Callable[[str], None]) ->
 
 
 def pending(state: Path) -> str | None:
-    """What every command says first where a restore was killed; None where none was."""
+    """What every command says first where a restore was killed or is at work; None where neither is so."""
     found = transaction.pending_transaction(state)
     if found is None:
-        return None
+        running = transaction.running_transaction(state)
+        if running is None or running.entries[-1].pid == os.getpid():
+            return None
+        where = f"{running.about.get('prefix', 'an environment')} (PID {running.entries[-1].pid})"
+        return f"a restore is at work in {where}: what is read of it may be half-installed"
     began = found.entries[0].time if found.entries else "?"
     prefix = found.about.get("prefix", "an environment")
     what = f"{prefix} may be half-installed" if found.touched else f"{prefix} was not touched yet"

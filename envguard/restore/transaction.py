@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,8 @@ class Transaction:
         self.point = folder / "point"
         self.work = folder / "work"
         self.entries = _read(self.journal)
+        self.lock: int | None = None
+        """The open lock file, for a child that must keep the transaction from being taken over while it lives."""
 
     @property
     def step(self) -> StepName | None:
@@ -106,8 +109,18 @@ class Transaction:
         """Removes wheels and uv's cache; what cannot be removed is left to the next restore."""
         shutil.rmtree(self.work, ignore_errors=True)
 
+    def discard(self) -> None:
+        """Removes the transaction; the journal goes last, so that a kill in between leaves it pending."""
+        for name in (self.work, self.point):
+            shutil.rmtree(name, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def writer_lives(self) -> bool:
+        """Whether there is a process with the number of the one that wrote last."""
+        return bool(self.entries) and os.path.exists(f"/proc/{self.entries[-1].pid}")
+
     def alive(self) -> bool:
-        """Whether the process that writes this transaction still lives."""
+        """Whether somebody holds the transaction: the restore itself, or a uv that it left behind."""
         try:
             with locked(self.folder / "lock", blocking=False):
                 return False
@@ -159,21 +172,31 @@ def begin(state: Path, about: dict[str, Any]) -> Iterator[Transaction]:
             f"no place for a roll-back point: {state}: {error.strerror or error}",
             "`state = ` in envguard.toml names another folder",
         ) from error
-    with locked(folder / "lock"):
+    with locked(folder / "lock") as lock:
         transaction = Transaction(folder)
+        transaction.lock = lock
         transaction.write("begun", **about)
         yield transaction
 
 
 @contextlib.contextmanager
-def reopen(transaction: Transaction) -> Iterator[None]:
-    """Takes over a transaction that its process left; raises `RestoreError` where that process still lives."""
-    try:
-        with locked(transaction.folder / "lock", blocking=False):
-            yield
-    except BlockingIOError as error:
-        pid = transaction.entries[-1].pid if transaction.entries else "?"
-        raise RestoreError(f"a restore is running (PID {pid})", "wait for it to end") from error
+def reopen(transaction: Transaction, patience_s: float = 60.0) -> Iterator[None]:
+    """Takes over a transaction that its process left; raises `RestoreError` where that process still lives.
+
+    A uv that outlives a killed restore holds the transaction's lock: it is waited for, since it still writes.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            with locked(transaction.folder / "lock", blocking=False) as lock:
+                transaction.lock = lock
+                yield
+                return
+        except BlockingIOError as error:
+            if transaction.writer_lives() or time.monotonic() > deadline:
+                pid = transaction.entries[-1].pid if transaction.entries else "?"
+                raise RestoreError(f"a restore is running (PID {pid})", "wait for it to end") from error
+        time.sleep(0.05)
 
 
 def transactions(state: Path) -> tuple[Transaction, ...]:
@@ -186,9 +209,17 @@ def transactions(state: Path) -> tuple[Transaction, ...]:
 
 
 def pending_transaction(state: Path) -> Transaction | None:
-    """The transaction that a kill left unfinished and nobody works on any more."""
+    """The transaction that a kill left unfinished."""
     for transaction in reversed(transactions(state)):
-        if transaction.pending and not transaction.alive():
+        if transaction.pending and not (transaction.alive() and transaction.writer_lives()):
+            return transaction
+    return None
+
+
+def running_transaction(state: Path) -> Transaction | None:
+    """The transaction that is being carried out now."""
+    for transaction in reversed(transactions(state)):
+        if transaction.pending and transaction.alive() and transaction.writer_lives():
             return transaction
     return None
 

@@ -56,8 +56,12 @@ def clean_environment(environ: Mapping[str, str], cache: Path) -> dict[str, str]
     return {**kept, "UV_CACHE_DIR": str(cache), "UV_LOCK_TIMEOUT": "0", "NO_COLOR": "1", "TMPDIR": str(cache.parent)}
 
 
-def run(arguments: Sequence[str], cache: Path) -> Ran:
-    """Runs `uv ARGUMENTS…`, offline and without configuration, with `cache` as its cache."""
+def run(arguments: Sequence[str], cache: Path, hold: tuple[int, ...] = ()) -> Ran:
+    """Runs `uv ARGUMENTS…`, offline and without configuration, with `cache` as its cache.
+
+    uv inherits the open lock files in `hold`: where this process is killed, nobody takes the environment over while
+    uv still writes to it.
+    """
     command = [find_uv(), *arguments, "--offline", "--no-config", "--no-python-downloads"]
     try:
         done = subprocess.run(
@@ -69,6 +73,7 @@ def run(arguments: Sequence[str], cache: Path) -> Ran:
             stderr=subprocess.STDOUT,
             timeout=TIMEOUT_S,
             check=False,
+            pass_fds=hold,
         )
     except subprocess.TimeoutExpired:
         return Ran(124, f"error: uv gave no answer within {TIMEOUT_S} s")
