@@ -1,0 +1,423 @@
+"""Two fingerprints in, graded drift out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from envguard.config import PolicyRule
+from envguard.fingerprint.diff import compare
+from envguard.model.drift import DiffReport, Drift
+from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import (
+    Cuda,
+    Driver,
+    Environment,
+    Fingerprint,
+    Package,
+    Problem,
+    Shadowed,
+)
+from tests.fingerprint.made import cache, file_set, fingerprint, gpu, package, replace, torch, tree
+
+BASE = fingerprint()
+
+
+def drifts(b: Fingerprint, a: Fingerprint = BASE) -> dict[tuple[str, str], Drift]:
+    report = compare(a, b)
+    return {(drift.facet, drift.subject): drift for drift in report.drifts}
+
+
+def grade(b: Fingerprint, facet: str, subject: str, a: Fingerprint = BASE) -> tuple[str, str]:
+    drift = drifts(b, a)[facet, subject]
+    assert drift.why
+    return drift.severity, drift.effect
+
+
+def with_packages(*packages: Package, **more: Any) -> Fingerprint:
+    """The sound fingerprint with these packages in place of their namesakes."""
+    names = {item.name for item in packages}
+    kept = tuple(item for item in BASE.packages if item.name not in names)
+    return replace(BASE, packages=kept + packages, **more)
+
+
+def code(report: DiffReport) -> int:
+    assert report.match == (report.exit_code() == 0)
+    return report.exit_code()
+
+
+def test_the_same_matches() -> None:
+    report = compare(BASE, BASE, a_label="step_690", b_label="live")
+    assert (report.drifts, report.unknown, report.match, code(report)) == ((), (), True, 0)
+    assert (report.a.label, report.b.label, report.a.id) == ("step_690", "live", BASE.id)
+
+
+def test_what_is_no_drift() -> None:
+    """Prefix, host, times, installer, link mode, order, scripts: another machine with the same environment."""
+    noisy = replace(
+        BASE,
+        taken_at="2027-01-01T00:00:00+00:00",
+        envguard="9.9",
+        python=replace(BASE.python, prefix="/elsewhere", executable="/elsewhere/bin/python", base="/opt"),
+        sys_path=("/elsewhere/lib",),
+        packages=tuple(
+            replace(item, installer="pip", location="/elsewhere", installed_at="2027-01-01T00:00:00+00:00", files=99)
+            for item in reversed(BASE.packages)
+        ),
+        system=replace(BASE.system, host="other", boot_time="2027-01-01T00:00:00+00:00"),
+        processes=None,
+        deep=True,
+        code=(tree(path="/elsewhere/project"),),
+    )
+    report = compare(BASE, noisy)
+    assert (report.drifts, report.unknown, code(report)) == ((), (), 0)
+
+
+def test_torch_swap() -> None:
+    b = with_packages(
+        package("torch", "2.11.0+cu130"), torch=torch("2.11.0+cu130", "13.0"), cuda=Cuda(build="13.0", packages={})
+    )
+    report = compare(BASE, b)
+    assert code(report) == 1
+    first = report.drifts[0]
+    assert (first.facet, first.subject, first.a, first.b) == ("torch", "torch", "2.11.0+cu128", "2.11.0+cu130")
+    assert (first.severity, first.effect) == ("block", "numerics")
+    assert grade(b, "cuda", "build") == ("block", "performance")
+
+
+def test_torch_of_pypi_is_told_by_its_version_file() -> None:
+    """PyPI's METADATA says 2.11.0 for any CUDA; version.py says which."""
+    a = with_packages(package("torch", "2.11.0"), torch=torch("2.11.0+cu128"))
+    b = with_packages(package("torch", "2.11.0", "f" * 64), torch=torch("2.11.0+cu130", "13.0"))
+    drift = drifts(b, a)["torch", "torch"]
+    assert (drift.a, drift.b, drift.severity) == ("2.11.0+cu128", "2.11.0+cu130", "block")
+
+
+def test_cuda_build_to_cpu_build_blocks() -> None:
+    b = with_packages(
+        package("torch", "2.11.0+cpu"), torch=torch("2.11.0+cpu", None), cuda=Cuda(build=None, packages={})
+    )
+    assert grade(b, "torch", "torch") == ("block", "breaks")
+    assert "CPU build" in drifts(b)["torch", "torch"].why
+    assert grade(BASE, "torch", "torch", b) == ("block", "breaks")
+
+
+def test_cpu_build_under_the_same_version() -> None:
+    a = with_packages(package("torch", "2.11.0"), torch=torch("2.11.0", "12.8"))
+    b = with_packages(package("torch", "2.11.0", "f" * 64), torch=torch("2.11.0", None))
+    drift = drifts(b, a)["torch", "torch"]
+    assert (drift.severity, drift.effect, drift.a, drift.b) == ("block", "breaks", "12.8", "CPU")
+
+
+def test_another_build_under_the_same_version_blocks() -> None:
+    b = with_packages(package("torch", "2.11.0+cu128", "f" * 64), torch=torch(git_version="0" * 40))
+    drift = drifts(b)["torch", "torch"]
+    assert (drift.severity, drift.effect) == ("block", "numerics")
+    assert "git 70d99e998b → 0000000000" in drift.why
+    assert drift.b == "f" * 64
+
+
+def test_patched_file_in_torch_blocks_and_is_named() -> None:
+    b = with_packages(package("torch", "2.11.0+cu128", "f" * 64, departs=("torch/nn/attention/flex_attention.py",)))
+    drift = drifts(b)["torch", "torch"]
+    assert (drift.severity, drift.effect) == ("block", "numerics")
+    assert "torch/nn/attention/flex_attention.py" in drift.why
+    assert grade(BASE, "torch", "torch", b) == ("warn", "numerics")
+
+
+def test_a_patch_that_only_a_deep_look_can_see_is_undetermined() -> None:
+    a = with_packages(package("rich", "14.0", "f" * 64, departs=("rich/a.py",), depth="deep"))
+    b = with_packages(package("rich", "14.0", depth="stat"))
+    report = compare(a, b)
+    assert (report.drifts, code(report)) == ((), 3)
+    assert "rich/a.py" in report.unknown[0].why
+
+
+def test_triton_and_runtime_libraries() -> None:
+    a = with_packages(package("nvidia-cublas-cu12", "12.8.4.1"), package("nvidia-nvtx-cu12", "12.8.90"))
+    b = with_packages(package("nvidia-cublas-cu12", "12.9.0"), package("triton", "3.7.0"))
+    assert grade(b, "torch", "triton", a) == ("block", "numerics")
+    assert grade(b, "cuda", "nvidia-cublas-cu12", a) == ("block", "numerics")
+    assert grade(b, "cuda", "nvidia-nvtx-cu12", a) == ("block", "breaks")
+    assert grade(a, "cuda", "nvidia-nvtx-cu12", b) == ("warn", "breaks")
+
+
+def test_transformers_is_numerics() -> None:
+    b = with_packages(package("transformers", "5.8.1"))
+    drift = drifts(b)["packages", "transformers"]
+    assert (drift.severity, drift.effect, drift.a, drift.b) == ("warn", "numerics", "5.6.0", "5.8.1")
+    assert code(compare(BASE, b)) == 1
+
+
+def test_other_packages() -> None:
+    a = with_packages(package("rich", "14.0"), package("wandb", "0.19"))
+    b = with_packages(package("rich", "14.1"), package("tqdm", "4.0"))
+    assert grade(b, "packages", "rich", a) == ("warn", "none")
+    assert grade(b, "packages", "wandb", a) == ("warn", "breaks")
+    assert grade(b, "packages", "tqdm", a) == ("info", "none")
+
+
+def test_a_package_only_in_b_is_info_unless_it_is_of_the_torch_stack() -> None:
+    report = compare(BASE, with_packages(package("sglang", "0.5.6")))
+    assert (code(report), report.match) == (0, True)
+    assert grade(with_packages(package("flash-attn", "2.8")), "packages", "flash-attn") == ("warn", "numerics")
+    assert grade(with_packages(package("torchvision", "0.26")), "packages", "torchvision") == ("warn", "numerics")
+
+
+def test_a_package_that_shadows_another() -> None:
+    hides = Shadowed(name="utils", wins="/venv/utils.py", loses="/venv/lib/utils/__init__.py")
+    drift = drifts(replace(BASE, shadowed=(hides,)))["packages", "utils"]
+    assert (drift.severity, drift.effect) == ("warn", "breaks")
+    assert "/venv/utils.py" in drift.why
+    assert drifts(replace(BASE, shadowed=(hides,)), replace(BASE, shadowed=(hides,))) == {}
+
+
+def test_a_broken_requirement_names_the_line() -> None:
+    needs = package("transformers", "5.6.0", requires=("tokenizers<0.23,>=0.22", "torch>=2.4 ; extra == 'torch'"))
+    a = with_packages(needs, package("tokenizers", "0.22.1"))
+    b = with_packages(needs, package("tokenizers", "0.24.0"))
+    drift = drifts(b, a)["packages", "transformers"]
+    assert (drift.severity, drift.effect) == ("warn", "breaks")
+    assert drift.why == ("transformers 5.6.0 requires `tokenizers<0.23,>=0.22`, but tokenizers 0.24.0 is installed")
+    assert drifts(b, b) == {}, "broken on both sides alike is no drift"
+
+
+def test_a_broken_requirement_on_torch_blocks() -> None:
+    needs = package("transformers", "5.6.0", requires=("torch==2.11.0",))
+    a, b = with_packages(needs), with_packages(needs, package("torch", "2.12.0"), torch=torch("2.12.0"))
+    assert grade(b, "packages", "transformers", a) == ("block", "breaks")
+
+
+@pytest.mark.parametrize(
+    ("change", "graded"),
+    [({"version": "3.12.1"}, ("minor", "block", "breaks")), ({"version": "3.11.10"}, ("version", "warn", "numerics")),
+     ({"abi": "cp311t"}, ("abi", "block", "breaks")),
+     ({"implementation": "pypy"}, ("implementation", "block", "breaks"))],
+)  # fmt: skip
+def test_python(change: dict[str, str], graded: tuple[str, str, str]) -> None:
+    subject, *expected = graded
+    assert grade(replace(BASE, python=replace(BASE.python, **change)), "python", subject) == tuple(expected)
+
+
+def test_python_unknown_on_one_side() -> None:
+    report = compare(BASE, replace(BASE, python=replace(BASE.python, abi=None)))
+    assert code(report) == 3
+    assert report.unknown == (Unknown("python abi", "B does not know it"),)
+
+
+def test_driver() -> None:
+    assert BASE.driver is not None
+    newer = replace(BASE, driver=replace(BASE.driver, version="595.71.05", kernel_module="595.71.05"))
+    assert grade(newer, "driver", "version") == ("warn", "performance")
+    assert grade(BASE, "driver", "version", newer) == ("block", "breaks")
+    # Ubuntu's two-part number: the library was upgraded, the kernel module was not.
+    split = replace(BASE, driver=Driver(version="595.84", kernel_module="580.65.06", cuda="13.2", agrees=False))
+    drift = drifts(split)["driver", "agrees"]
+    assert (drift.severity, drift.effect, drift.a, drift.b) == ("block", "breaks", "580.65.06", "595.84")
+    assert "rebooted" in drift.why
+    assert grade(replace(BASE, driver=None), "driver", "version") == ("block", "breaks")
+    seen = replace(BASE, driver=None, unknown=(Unknown("driver", "NVML error 999"),))
+    assert [(drift.facet) for drift in compare(BASE, seen).drifts] == []
+    assert code(compare(BASE, seen)) == 3
+
+
+def test_gpus() -> None:
+    gpus = BASE.gpus
+    assert gpus is not None
+    fewer = drifts(replace(BASE, gpus=gpus[:7]))["gpu", "count"]
+    assert (fewer.a, fewer.b) == ("8 × NVIDIA RTX PRO 6000", "7 × NVIDIA RTX PRO 6000")
+    assert (fewer.severity, fewer.effect) == ("block", "breaks")
+    assert grade(BASE, "gpu", "count", replace(BASE, gpus=gpus[:7])) == ("warn", "numerics")
+    assert grade(replace(BASE, gpus=()), "gpu", "count") == ("block", "breaks")
+
+    def one(**change: Any) -> Fingerprint:
+        return replace(BASE, gpus=(*gpus[:6], gpu(6, **change), gpus[7]))
+
+    assert grade(one(name="NVIDIA H200"), "gpu", "model") == ("block", "numerics")
+    assert grade(one(uuid_digest="another"), "gpu", "gpu6.uuid") == ("info", "none")
+    assert grade(one(memory_bytes=48 << 30), "gpu", "gpu6.memory") == ("block", "breaks")
+    assert grade(one(power_limit_w=300.0), "gpu", "gpu6.power_limit") == ("warn", "performance")
+    assert drifts(one(power_limit_w=300.0))["gpu", "gpu6.power_limit"].b == "300 W"
+    assert grade(one(ecc=False), "gpu", "gpu6.ecc") == ("warn", "performance")
+    assert grade(
+        one(mig="enabled"), "gpu", "gpu6.mig", replace(BASE, gpus=(*gpus[:6], gpu(6, mig="disabled"), gpus[7]))
+    ) == (
+        "block",
+        "breaks",
+    )
+
+
+def test_a_field_that_nvml_refuses() -> None:
+    refused = tuple(gpu(index, ecc=None, refused={"ecc": "Not Supported"}) for index in range(8))
+    assert code(compare(replace(BASE, gpus=refused), replace(BASE, gpus=refused))) == 0
+    report = compare(BASE, replace(BASE, gpus=refused))
+    assert code(report) == 3
+    assert report.unknown[0] == Unknown("gpu gpu0.ecc", "B: Not Supported")
+
+
+def test_gpus_that_could_not_be_seen_fail_closed_even_on_both_sides() -> None:
+    blind = replace(BASE, gpus=None, unknown=(Unknown("gpu", "NVML error 999: Unknown Error"),))
+    for a, b in ((BASE, blind), (blind, BASE), (blind, blind)):
+        report = compare(a, b)
+        assert code(report) == 3
+        assert [item.what for item in report.unknown].count("gpu") >= 1
+    never = replace(BASE, gpus=None)
+    assert code(compare(never, never)) == 3
+
+
+def test_no_gpu_on_both_sides_is_determined() -> None:
+    none = replace(BASE, gpus=(), driver=None)
+    assert code(compare(none, none)) == 0
+
+
+def test_context_memory() -> None:
+    a = replace(BASE, gpus=tuple(gpu(index, context_bytes=512_000_000) for index in range(8)))
+    b = replace(BASE, gpus=tuple(gpu(index, context_bytes=712_000_000) for index in range(8)))
+    drift = drifts(b, a)["memory", "gpu6.context"]
+    assert (drift.severity, drift.effect, drift.a, drift.b) == ("warn", "breaks", "512 MB", "712 MB")
+    assert "200 MB more" in drift.why
+    assert grade(a, "memory", "gpu6.context", b) == ("info", "performance")
+    assert drifts(b) == {}, "measured with --probe on one side only"
+
+
+@pytest.mark.parametrize(
+    ("change", "graded"),
+    [({"verdict": "EMPTY", "bytes": 0, "entries": 0}, ("warn", "performance")),
+     ({"verdict": "FOREIGN"}, ("warn", "performance")),
+     ({"verdict": "UNSAFE", "why": "mode 777"}, ("block", "breaks")),
+     ({"verdict": "MIXED"}, ("info", "performance")), ({"bytes": 20_000_000}, ("warn", "performance")),
+     ({"bytes": 400_000_000, "digest": "x"}, ("info", "performance"))],
+)  # fmt: skip
+def test_compile_cache(change: dict[str, Any], graded: tuple[str, str]) -> None:
+    assert grade(replace(BASE, compile_cache=(cache(**change),)), "compile_cache", "inductor") == graded
+
+
+def test_compile_cache_gone_or_come() -> None:
+    gone = replace(BASE, compile_cache=())
+    drift = drifts(gone)["compile_cache", "inductor"]
+    assert (drift.severity, drift.a, drift.b) == ("warn", "353 MB", None)
+    assert grade(BASE, "compile_cache", "inductor", gone) == ("info", "performance")
+    elsewhere = replace(BASE, compile_cache=(cache(path="/tmp/torchinductor_other"),))
+    assert drifts(elsewhere) == {}
+    unjudged = replace(BASE, compile_cache=(cache(verdict="UNKNOWN", why="Permission denied"),))
+    assert compare(BASE, unjudged).unknown == (Unknown("compile_cache inductor", "B: Permission denied"),)
+
+
+def test_code() -> None:
+    def b(**change: Any) -> Fingerprint:
+        return replace(BASE, code=(tree(**change),))
+
+    dirty = b(dirty=True, diff_digest="9" * 64, dirty_files=("dflash_model.py",))
+    drift = drifts(dirty)["code", "/work/project"]
+    assert (drift.severity, drift.effect) == ("warn", "numerics")
+    assert "dflash_model.py" in drift.why
+    other = b(dirty=True, diff_digest="8" * 64, dirty_files=("dflash_model.py",))
+    assert grade(other, "code", "/work/project", dirty) == ("warn", "numerics")
+    assert grade(BASE, "code", "/work/project", dirty) == ("warn", "numerics")
+    assert grade(b(commit="b" * 40), "code", "/work/project") == ("warn", "numerics")
+    assert grade(b(branch="try"), "code", "/work/project") == ("info", "none")
+    assert grade(b(submodules={"kernels": "1" * 40}), "code", "/work/project/kernels") == ("warn", "numerics")
+    assert compare(BASE, replace(BASE, code=None)).unknown == (Unknown("code", "not recorded in B"),)
+
+
+def test_data_and_config() -> None:
+    grown = replace(BASE, data=(file_set(rows=1_100_000, digest="x"),))
+    drift = drifts(grown)["data", "data/train.jsonl"]
+    assert (drift.severity, drift.effect, drift.a, drift.b) == ("warn", "numerics", "902087 rows", "1100000 rows")
+    edited = drifts(replace(BASE, data=(file_set(digest="x" * 64),)))["data", "data/train.jsonl"]
+    assert (edited.a, edited.b) == ("d" * 64, "x" * 64)
+    assert grade(replace(BASE, data=()), "data", "data/train.jsonl") == ("block", "breaks")
+    a, b = (
+        replace(BASE, config=(file_set("c.toml", None),)),
+        replace(BASE, config=(file_set("c.toml", None, digest="x"),)),
+    )
+    assert grade(b, "config", "c.toml", a) == ("warn", "numerics")
+
+
+def test_data_that_was_not_hashed_is_no_match() -> None:
+    blind = replace(BASE, data=(file_set(digest=None),))
+    assert compare(BASE, blind).unknown == (Unknown("data data/train.jsonl", "no digest in B"),)
+    grown = replace(BASE, data=(file_set(rows=None, digest=None, bytes=5_000_000_000),))
+    assert (
+        drifts(grown, replace(BASE, data=(file_set(rows=None, digest=None),)))["data", "data/train.jsonl"].b
+        == "5.0 GB"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "graded"),
+    [("RANK", ("info", "none")), ("MASTER_PORT", ("info", "none")), ("CUDA_VISIBLE_DEVICES", ("warn", "breaks")),
+     ("NVIDIA_TF32_OVERRIDE", ("warn", "numerics")), ("PYTORCH_CUDA_ALLOC_CONF", ("warn", "performance")),
+     ("NCCL_P2P_DISABLE", ("warn", "performance")), ("LD_LIBRARY_PATH", ("warn", "breaks")),
+     ("PATH", ("info", "none")), ("TORCHINDUCTOR_CACHE_DIR", ("info", "none")), ("HF_HOME", ("info", "none"))],
+)  # fmt: skip
+def test_variables(name: str, graded: tuple[str, str]) -> None:
+    b = replace(BASE, env=Environment(digest="x", variables={**BASE.env.variables, name: "other"}))  # type: ignore[union-attr]
+    assert grade(b, "env", name) == graded
+
+
+def test_system() -> None:
+    def b(**change: Any) -> Fingerprint:
+        return replace(BASE, system=replace(BASE.system, **change))
+
+    assert grade(b(arch="aarch64"), "system", "arch") == ("block", "breaks")
+    assert grade(b(kernel="6.11.0"), "system", "kernel") == ("info", "none")
+    assert grade(b(memory_bytes=128 << 30), "system", "memory") == ("warn", "breaks")
+    assert grade(b(cpus=8), "system", "cpus") == ("warn", "performance")
+    assert drifts(b(memory_bytes=(512 << 30) - (1 << 20))) == {}
+
+
+def test_problems_of_b_alone() -> None:
+    problem = Problem(kind="pair", subject="torchvision", says="torchvision 0.25+cu128 is built for CUDA 12.8")
+    b = replace(BASE, problems=(problem,))
+    report = compare(BASE, b)
+    assert [(drift.severity, drift.why) for drift in report.drifts] == [("block", problem.says)]
+    assert compare(b, b).match
+
+
+def test_unknown_on_one_side_is_undetermined_and_on_both_alike_is_info() -> None:
+    unseen = Unknown("packages in /opt/site", "Permission denied")
+    b = replace(BASE, unknown=(unseen,))
+    for report in (compare(BASE, b), compare(b, BASE)):
+        assert (report.unknown, report.drifts, code(report)) == ((unseen,), (), 3)
+    report = compare(b, b)
+    assert (report.unknown, code(report)) == ((), 0)
+    assert [(drift.facet, drift.severity) for drift in report.drifts] == [("unknown", "info")]
+    other = replace(BASE, unknown=(Unknown(unseen.what, "Input/output error"),))
+    assert code(compare(b, other)) == 3
+
+
+def test_drift_goes_before_what_is_undetermined() -> None:
+    b = with_packages(package("transformers", "5.8.1"), unknown=(Unknown("x", "y"),))
+    assert code(compare(BASE, b)) == 1
+
+
+def test_policy() -> None:
+    b = with_packages(package("transformers", "5.8.1"))
+    assert code(compare(BASE, b, [PolicyRule("packages", "info", "transformers")])) == 0
+    blind = replace(BASE, unknown=(Unknown("code /work", "git is not installed"),))
+    assert code(compare(BASE, blind, [PolicyRule("unknown", "info", "code*")])) == 0
+    assert code(compare(BASE, blind, [PolicyRule("*", "info")])) == 3, "`*` does not answer for what nobody knows"
+
+
+def test_no_record_on_both_sides_is_told_once() -> None:
+    bare = [package(name, "1", "") for name in ("a", "b")]
+    both = with_packages(*(msgspec.structs.replace(item, build=None) for item in bare))
+    report = compare(both, both)
+    assert code(report) == 0
+    assert [drift.subject for drift in report.drifts] == ["builds"]
+    one = with_packages(*(msgspec.structs.replace(item, build="1" * 64) for item in bare))
+    assert code(compare(both, one)) == 3
+
+
+def test_the_worst_comes_first() -> None:
+    b = with_packages(
+        package("torch", "2.11.0+cu130"),
+        package("transformers", "5.8.1"),
+        package("new", "1"),
+        torch=torch("2.11.0+cu130"),
+    )
+    severities = [drift.severity for drift in compare(BASE, b).drifts]
+    assert severities == sorted(severities, key=["block", "warn", "info"].index)
