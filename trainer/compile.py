@@ -10,14 +10,17 @@ import os
 import stat
 import threading
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from trainer.config import LayerType
 from trainer.errors import CompileError
+from trainer.mask import Mask
+from trainer.model import Drafter
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -65,28 +68,32 @@ def refuse_eager_flex() -> None:
 
 
 class CompiledDrafter:
-    """The drafter's forward, compiled whole with static shapes; plain where compilation is off.
+    """The drafter's forward, its body compiled whole with static shapes; plain where compilation is off.
 
     Call ``freeze`` after every shape has run forward and backward: from then on a recompile is an error.
     """
 
-    def __init__(self, drafter: nn.Module, *, enabled: bool, shapes: int) -> None:
+    def __init__(self, drafter: Drafter, *, enabled: bool, shapes: int) -> None:
         self.enabled = enabled
         self.frozen: CompileCounts | None = None
         self.thread = threading.get_ident()
-        self.run: Any = drafter
+        self.drafter = drafter
+        self.body: Callable[..., Tensor] = drafter.body
         if enabled:
             # A code object past its limit would run eager in silence.
             torch._dynamo.config.recompile_limit = max(8, 2 * shapes)
             torch._dynamo.config.fail_on_recompile_limit_hit = True
-            self.run = torch.compile(drafter, dynamic=False, fullgraph=True)
+            self.body = torch.compile(drafter.body, dynamic=False, fullgraph=True)
 
-    def __call__(self, *arguments: Any) -> Tensor:
-        """[Q, H]; CompileError where the call would compile after ``freeze`` or comes from another thread."""
+    def __call__(
+        self, taps: Tensor, position: Tensor, block: Tensor, block_position: Tensor, masks: Mapping[LayerType, Mask]
+    ) -> Tensor:
+        """``Drafter.forward``; CompileError where it would compile after ``freeze`` or comes from another thread."""
         if threading.get_ident() != self.thread:
             raise CompileError("the drafter was called from a second thread of its process")
         try:
-            return self.run(*arguments)  # type: ignore[no-any-return]
+            at_context, at_block = self.drafter.rotary(position), self.drafter.rotary(block_position)
+            return self.body(taps, at_context, block, at_block, masks)
         except RuntimeError as error:
             if self.frozen is not None and "recompile" in str(error):
                 raise CompileError(f"a compiled function met a new shape after warm-up: {error}") from error

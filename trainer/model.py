@@ -224,8 +224,17 @@ class Drafter(nn.Module):
         masks: Mapping[LayerType, Mask],
     ) -> Tensor:
         """[Q, H] after the final norm; rows of empty blocks are meaningless and carry no weight."""
+        return self.body(taps, self.rotary(position), block, self.rotary(block_position), masks)
+
+    def body(
+        self, taps: Tensor, at_context: Rotary, block: Tensor, at_block: Rotary, masks: Mapping[LayerType, Mask]
+    ) -> Tensor:
+        """``forward`` behind the RoPE tables: the part that is compiled.
+
+        Compiled together, every kernel that rotates would compute its own powers and sines again, each layer
+        and both ways; as inputs the tables are read.
+        """
         context = self.context(taps)
-        at_context, at_block = self.rotary(position), self.rotary(block_position)
         for layer, kind in self.stack():
             pair = layer.self_attn.keys_values(context, at_context)
             block = layer(block, pair, at_block, masks[kind])
