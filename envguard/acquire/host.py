@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -21,6 +21,12 @@ import msgspec
 from envguard.acquire import collector
 
 Kind = Literal["file", "directory", "link", "other"]
+
+
+def without_secrets(text: str) -> str:
+    """Text with user info in URLs, secret-looking assignments and token-shaped strings taken out."""
+    redact: Callable[[str], str] = collector.redact
+    return redact(text)
 
 
 class NotRecorded(OSError):
@@ -120,6 +126,14 @@ class Answer(msgspec.Struct, frozen=True):
     err: str
 
 
+class Space(msgspec.Struct, frozen=True):
+    """Room on a file system, in bytes; `files_free` is None where it has no limit of files."""
+
+    bytes: int
+    free: int
+    files_free: int | None
+
+
 class Host:
     """Typed questions over one untyped `call`; an implementation supplies `call`."""
 
@@ -175,9 +189,21 @@ class Host:
         """sha256 of a regular file, hex."""
         return str(self.call("digest", path))
 
+    def lines(self, path: str) -> tuple[str, int]:
+        """(sha256 in hex, lines that are not blank) of a text file."""
+        digest, count = self.call("lines", path)
+        return str(digest), int(count)
+
     def chain(self, parts: tuple[tuple[Literal["text", "file"], str], ...]) -> str:
         """sha256, hex, over texts and whole files in the given order."""
         return str(self.call("chain", parts))
+
+    def scan(
+        self, path: str, needles: tuple[str, ...], before: int, after: int, limit: int = 16 << 20, most: int = 8
+    ) -> tuple[str, tuple[str, ...]]:
+        """(sha256 in hex, texts around the needles) of a file; see `collector.scan`."""
+        digest, texts = self.call("scan", path, needles, before, after, limit, most)
+        return str(digest), tuple(texts)
 
     def readlink(self, path: str) -> str:
         return str(self.call("readlink", path))
@@ -188,6 +214,10 @@ class Host:
     def environ(self) -> dict[str, str]:
         """Allow-listed environment variables of whoever asks."""
         return dict(self.call("environ"))
+
+    def withheld(self) -> tuple[str, ...]:
+        """Names of allow-listed variables whose value looks like a secret; the values stay where they are."""
+        return tuple(self.call("withheld"))
 
     def machine(self) -> Machine:
         return Machine(**self.call("machine"))
@@ -200,9 +230,17 @@ class Host:
         """Asks a program that only answers (git, nvidia-smi, …); `FileNotFoundError` where it is not installed."""
         return Answer(**self.call("query", argv, cwd, timeout))
 
+    def probe(self, executable: str, program: str, timeout: float = 180.0) -> Answer:
+        """Runs `program` in an environment's interpreter, once; see `collector.probe`."""
+        return Answer(**self.call("probe", executable, program, timeout))
+
     def nvml(self) -> dict[str, Any]:
         """What NVIDIA's management library says, unjudged; see `collector.nvml`."""
         return dict(self.call("nvml"))
+
+    def space(self, path: str) -> Space:
+        """Room on the file system that holds `path`."""
+        return Space(**self.call("space", path))
 
 
 class LiveHost(Host):

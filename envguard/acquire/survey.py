@@ -5,22 +5,54 @@ The order does not matter to the answer; a witness that is missing or refuses is
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from envguard.acquire import environment, installs, live_processes, uv_cache
+from envguard.acquire import (
+    boots,
+    checkpoint_metadata,
+    compile_times,
+    driver,
+    environment,
+    git_history,
+    installs,
+    live_processes,
+    log_files,
+    own_records,
+    package_logs,
+    pip_logs,
+    pyc_files,
+    shell_history,
+    stamps,
+    tensorboard_log,
+    text_log,
+    train_log,
+    uv_cache,
+    wandb_runs,
+    watched_files,
+)
 from envguard.acquire.archive_uses import ArchiveUse, read_archive_uses
+from envguard.acquire.cache_places import cache_places
 from envguard.acquire.checkpoints import Checkpoints, find_checkpoints
 from envguard.acquire.distributions import Distributions, read_distributions
 from envguard.acquire.environment import Environment
 from envguard.acquire.host import Host, Machine
 from envguard.acquire.installs import Install
 from envguard.acquire.live_processes import EnvironmentProcess
+from envguard.acquire.section import Notes
+from envguard.acquire.zone import Zone, read_zone
 from envguard.config import Config
 from envguard.model.action import Unavailable
 from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Driver
+from envguard.model.run import RunRecord
 
 Progress = Callable[[str], None]
+
+
+def no_progress(step: str) -> None:
+    """For those who do not want to hear of it."""
 
 
 @dataclass(frozen=True)
@@ -35,57 +67,239 @@ class Request:
     config: Config = field(default_factory=Config)
     own_pids: frozenset[int] = frozenset()
 
+    def path(self, name: str) -> str:
+        """A configured path, taken from the project root."""
+        return posixpath.normpath(posixpath.join(self.root or self.start, name))
 
-@dataclass(frozen=True)
+
+@dataclass
 class Survey:
     """What the witnesses said; a witness that was not there is in `unavailable`, with the reason."""
 
     machine: Machine
     env: Environment
+    zone: Zone
     distributions: Distributions
-    installs: tuple[Install, ...]
-    archive_uses: tuple[ArchiveUse, ...]
-    uv_cache_directories: tuple[str, ...]
-    processes: tuple[EnvironmentProcess, ...]
-    checkpoints: Checkpoints
-    unavailable: tuple[Unavailable, ...] = ()
-    unknown: tuple[Unknown, ...] = ()
+    installs: tuple[Install, ...] = ()
+    processes: tuple[EnvironmentProcess, ...] = ()
+    archive_uses: tuple[ArchiveUse, ...] = ()
+    uv_cache_directories: tuple[str, ...] = ()
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints((), (), (), ()))
+    stamps: tuple[stamps.Stamp, ...] = ()
+    written_by: tuple[checkpoint_metadata.WrittenBy, ...] = ()
+    train_logs: tuple[train_log.TrainLog, ...] = ()
+    text_logs: tuple[text_log.TextLog, ...] = ()
+    wandb: tuple[wandb_runs.WandbRun, ...] = ()
+    git: tuple[git_history.GitHistory, ...] = ()
+    pip_steps: tuple[pip_logs.PipStep, ...] = ()
+    pycs: tuple[pyc_files.Compiled, ...] = ()
+    compile_caches: tuple[compile_times.CacheTimes, ...] = ()
+    archive_tags: dict[str, str] = field(default_factory=dict)
+    """Path of a torch archive in the uv cache → the tag that this build leaves in compile-cache entries."""
+    apt: tuple[package_logs.AptRun, ...] = ()
+    dpkg: tuple[package_logs.DpkgChange, ...] = ()
+    boots: boots.Boots = field(default_factory=lambda: boots.Boots((), ()))
+    driver: Driver | None = None
+    commands: tuple[shell_history.Command, ...] = ()
+    journal: tuple[own_records.Entry, ...] = ()
+    runs: tuple[tuple[str, RunRecord], ...] = ()
+    locks: tuple[watched_files.Watched, ...] = ()
+    data: tuple[watched_files.Watched, ...] = ()
+    config: tuple[watched_files.Watched, ...] = ()
+    edits: tuple[watched_files.Edited, ...] = ()
+    unavailable: list[Unavailable] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+
+    def lacks(self, witness: str, why: str) -> None:
+        """Notes a witness that is not there."""
+        self.unavailable.append(Unavailable(witness=witness, why=why))
 
 
-def survey(host: Host, request: Request, progress: Progress = lambda step: None) -> Survey:
+def survey(host: Host, request: Request, progress: Progress = no_progress) -> Survey:
     """Asks every witness. Raises `InputError` where there is no environment to examine."""
     machine = host.machine()
     env = environment.locate(host, request.python, request.start)
-    notes: list[Unknown] = [*env.unknown]
-    missing: list[Unavailable] = []
     progress("installed distributions")
-    distributions = read_distributions(host, env)
-    dated = installs.read_installs(host, distributions)
-    notes += [*distributions.unknown, *dated.unknown]
-    progress("running processes")
-    processes = live_processes.read_processes(host, env, request.own_pids)
-    notes += processes.unknown
-    progress("uv cache")
-    caches = uv_cache.read_caches(host, uv_cache.cache_directories(host, env, request.config))
-    notes += caches.unknown
+    seen = Survey(machine, env, read_zone(host, machine), read_distributions(host, env))
+    seen.unknown += [*env.unknown, *seen.distributions.unknown]
+    dated = installs.read_installs(host, seen.distributions)
+    seen.installs = dated.found
+    seen.unknown += dated.unknown
+    for name, ask in _WITNESSES:
+        progress(name)
+        ask(host, request, seen)
+    seen.unknown = list(dict.fromkeys(seen.unknown))
+    return seen
+
+
+def _processes(host: Host, request: Request, seen: Survey) -> None:
+    found = live_processes.read_processes(host, seen.env, request.own_pids)
+    seen.processes = found.value
+    seen.unknown += found.unknown
+
+
+def _uv_cache(host: Host, request: Request, seen: Survey) -> None:
+    caches = uv_cache.read_caches(host, uv_cache.cache_directories(host, seen.env, request.config))
+    seen.uv_cache_directories = caches.directories
     if not caches.directories:
-        missing.append(Unavailable(witness="uv-cache", why="there is none in the usual places"))
-    uses, unseen = read_archive_uses(host, caches, processes.value, env.site)
-    notes += unseen
-    progress("checkpoints")
-    checkpoints = find_checkpoints(host, request.checkpoint_roots)
-    notes += checkpoints.unknown
-    if not checkpoints.roots:
-        missing.append(Unavailable(witness="checkpoint", why="none of the places to look in exists"))
-    return Survey(
-        machine=machine,
-        env=env,
-        distributions=distributions,
-        installs=dated.found,
-        archive_uses=uses,
-        uv_cache_directories=caches.directories,
-        processes=processes.value,
-        checkpoints=checkpoints,
-        unavailable=tuple(missing),
-        unknown=tuple(dict.fromkeys(notes)),
-    )
+        seen.lacks("uv-cache", "there is none in the usual places, nor where UV_CACHE_DIR or `uv_caches` says")
+    seen.archive_uses, unseen = read_archive_uses(host, caches, seen.processes, seen.env.site)
+    seen.unknown += [*caches.unknown, *unseen]
+
+
+def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
+    seen.checkpoints = find_checkpoints(host, request.checkpoint_roots)
+    seen.unknown += seen.checkpoints.unknown
+    if not seen.checkpoints.roots:
+        seen.lacks("checkpoint", "none of the places to look in exists")
+    found = []
+    for checkpoint in seen.checkpoints.found:
+        try:
+            stamp = stamps.read_stamp(host, checkpoint)
+        except OSError as error:
+            seen.unknown.append(Unknown(f"stamp of {checkpoint.name}", error.strerror or str(error)))
+            continue
+        if stamp is not None:
+            found.append(stamp)
+            if stamp.why_not is not None:
+                seen.unknown.append(Unknown(f"stamp of {checkpoint.name}", stamp.why_not))
+    seen.stamps = tuple(found)
+    seen.written_by = checkpoint_metadata.read_checkpoint_metadata(host, seen.checkpoints.found, seen.unknown)
+
+
+def _logs(host: Host, request: Request, seen: Survey) -> None:
+    runs = {checkpoint.run_directory for checkpoint in seen.checkpoints.found}
+    places = [*seen.checkpoints.roots, *sorted(runs), request.root or request.start]
+    named = [request.path(name) for name in request.config.logs]
+    files, unseen = log_files.find_logs(host, places, named)
+    seen.unknown += unseen
+    trained: list[train_log.TrainLog] = []
+    texts: list[text_log.TextLog] = []
+    for file in files:
+        try:
+            if file.kind == "text":
+                texts.append(text_log.read_text_log(host, file, seen.zone))
+                continue
+            read = _read_rows(host, file, request, seen)
+            if read is not None and len(read):
+                trained.append(read)
+        except tensorboard_log.TensorBoardMissing as error:
+            if all(item.witness != "tensorboard" for item in seen.unavailable):
+                seen.lacks("tensorboard", str(error))
+        except OSError as error:
+            seen.unknown.append(Unknown(f"log {file.path}", error.strerror or str(error)))
+    seen.train_logs, seen.text_logs = tuple(trained), tuple(texts)
+    if not trained:
+        seen.lacks("train-log", "no log with steps and rates in the run directories; `logs = ` names others")
+
+
+def _read_rows(host: Host, file: log_files.LogFile, request: Request, seen: Survey) -> train_log.TrainLog | None:
+    if file.kind == "tensorboard":
+        return tensorboard_log.read_event_file(host, file, request.config.log_fields)
+    return train_log.read_train_log(host, file, request.config.log_fields, seen.zone)
+
+
+def _wandb(host: Host, request: Request, seen: Survey) -> None:
+    runs = sorted({checkpoint.run_directory for checkpoint in seen.checkpoints.found})
+    places = tuple(dict.fromkeys([request.root or request.start, *seen.checkpoints.roots, *runs]))
+    seen.wandb, unseen = wandb_runs.read_wandb_runs(host, places, seen.zone)
+    seen.unknown += unseen
+    if not seen.wandb:
+        seen.lacks("wandb", "no run directory of W&B in the project or beside the checkpoints")
+
+
+def _git(host: Host, request: Request, seen: Survey) -> None:
+    editable = [install.editable for install in seen.distributions.found if install.editable]
+    places = [request.root or request.start, *(request.path(name) for name in request.config.code), *editable]
+    found: dict[str, git_history.GitHistory] = {}
+    for place in dict.fromkeys(places):
+        history, unseen = git_history.read_git_history(host, place)
+        seen.unknown += unseen
+        if history is not None:
+            found.setdefault(history.root, history)
+    seen.git = tuple(found.values())
+    if not found:
+        seen.lacks("git", "the project is no git work tree")
+
+
+def _installer_logs(host: Host, request: Request, seen: Survey) -> None:
+    home = seen.machine.home
+    places = tuple(dict.fromkeys([request.root or request.start, home, f"{home}/.pip", f"{home}/.local/state/pip"]))
+    seen.pip_steps = pip_logs.read_pip_logs(host, places, host.environ().get("PIP_LOG"), seen.zone, seen.unknown)
+    if not seen.pip_steps:
+        seen.lacks("pip-log", "pip keeps a log only where --log or PIP_LOG asks for one, uv never")
+    version = (seen.env.version or "").split(".")
+    tag = f"cpython-{version[0]}{version[1]}" if len(version) > 1 else None
+    seen.pycs = pyc_files.read_pycs(host, seen.installs, tag) if tag else ()
+    if not seen.pycs:
+        seen.lacks("pyc", "no package has compiled files: none was imported, or bytecode is kept elsewhere")
+    seen.edits = watched_files.read_edits(host, seen.distributions, seen.installs, seen.unknown)
+
+
+def _compile_caches(host: Host, request: Request, seen: Survey) -> None:
+    roots = live_processes.roots_of(seen.env)
+    own = {process.pid for process in seen.processes}
+    try:
+        environs = [process.environ for process in host.processes(roots) if process.pid in own]
+    except OSError:
+        environs = []  # said by the reader of processes
+    places = cache_places(host, request.config.compile_caches, environs, request.root or request.start)
+    seen.compile_caches = compile_times.read_cache_times(host, places, seen.unknown)
+    if seen.env.version is not None and any(cache.tags for cache in seen.compile_caches):
+        seen.archive_tags = compile_times.read_archive_tags(host, seen.archive_uses, seen.env.version, seen.unknown)
+    if not any(cache.exists for cache in seen.compile_caches):
+        seen.lacks("compile-cache", "none of " + ", ".join(cache.path for cache in seen.compile_caches) + " exists")
+
+
+def _system(host: Host, request: Request, seen: Survey) -> None:
+    apt = package_logs.read_apt(host, seen.zone, seen.unknown)
+    dpkg = package_logs.read_dpkg(host, seen.zone, seen.unknown)
+    if apt is None:
+        seen.lacks("apt", "/var/log/apt is not there")
+    if dpkg is None:
+        seen.lacks("dpkg", "/var/log/dpkg.log is not there")
+    seen.apt, seen.dpkg = apt or (), dpkg or ()
+    seen.boots = boots.read_boots(host, seen.machine, seen.unknown)
+    notes = Notes()
+    # NVML is not asked: it answers of now, and here the loaded module and the installed library are what matters.
+    seen.driver = driver.read_driver(host, {}, notes).driver
+    seen.unknown += notes.unknown
+    if seen.driver is None:
+        seen.lacks("driver", "no trace of an NVIDIA driver")
+
+
+def _person(host: Host, request: Request, seen: Survey) -> None:
+    if request.config.shell_history:
+        seen.commands = shell_history.read_shell_history(host, seen.machine, seen.unknown)
+    else:
+        seen.lacks("shell-history", "not asked for: `shell_history = true` opts in")
+    seen.locks = watched_files.read_locks(host, request.root, seen.unknown)
+    seen.data = watched_files.read_trees(host, [request.path(name) for name in request.config.data], seen.unknown)
+    seen.config = watched_files.read_trees(host, [request.path(name) for name in request.config.config], seen.unknown)
+    if not request.config.data:
+        seen.lacks("data", "no data directories are configured (`data = `)")
+    if not seen.locks:
+        seen.lacks("lock-file", "no lock or requirements file in the project")
+
+
+def _own(host: Host, request: Request, seen: Survey) -> None:
+    journal = own_records.read_journal(host, request.state, seen.unknown)
+    seen.journal = journal or ()
+    seen.runs = own_records.read_run_records(host, request.state, seen.unknown)
+    if journal is None:
+        seen.lacks("journal", "envguard kept none here yet")
+
+
+_WITNESSES: tuple[tuple[str, Callable[[Host, Request, Survey], None]], ...] = (
+    ("running processes", _processes),
+    ("uv cache", _uv_cache),
+    ("checkpoints", _checkpoints),
+    ("logs", _logs),
+    ("W&B runs", _wandb),
+    ("git", _git),
+    ("installer logs and edits", _installer_logs),
+    ("compile caches", _compile_caches),
+    ("system", _system),
+    ("locks, data, history", _person),
+    ("journal", _own),
+)

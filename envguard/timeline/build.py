@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from envguard import clock
@@ -9,11 +10,17 @@ from envguard.acquire.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
 from envguard.model.event import Event, TimelineReport
 from envguard.model.evidence import Unknown
+from envguard.timeline import code_events, log_events, run_findings, system_events
 from envguard.timeline import findings as finding
+from envguard.timeline.clock import weigh
 from envguard.timeline.events import checkpoint_events, checkpoint_view, stale_events
 from envguard.timeline.happening import end_of, in_order, start_of
-from envguard.timeline.packages import read_packages
+from envguard.timeline.inferred import inferred_swaps
+from envguard.timeline.log_events import RateChange
+from envguard.timeline.packages import Packages, read_packages
 from envguard.timeline.requirements import build_graph, marker_variables
+from envguard.timeline.sightings import read_sightings
+from envguard.timeline.throughput import read_throughput
 
 
 @dataclass(frozen=True)
@@ -25,27 +32,102 @@ class Bounds:
     until: float | None = None
     kinds: frozenset[str] = frozenset()
 
+    @property
+    def start(self) -> float | None:
+        """From when on events are told."""
+        if self.checkpoint is None:
+            return self.since
+        return max(self.since or 0.0, self.checkpoint.saved_ns / clock.NS)
+
+
+@dataclass(frozen=True)
+class Understood:
+    """Everything that a survey tells, unbounded."""
+
+    packages: Packages
+    events: tuple[Event, ...]
+    changes: tuple[RateChange, ...]
+    unknown: tuple[Unknown, ...]
+
+
+def packages_of(survey: Survey) -> Packages:
+    """Install runs and swaps, by every witness of the survey."""
+    graph = build_graph(survey.installs, marker_variables(survey.env, survey.machine))
+    return read_packages(survey.installs, graph, survey.archive_uses, read_sightings(survey))
+
+
+def understand(survey: Survey) -> Understood:
+    """Every event of every witness, in order, each once."""
+    graph = build_graph(survey.installs, marker_variables(survey.env, survey.machine))
+    sightings = read_sightings(survey)
+    packages = read_packages(survey.installs, graph, survey.archive_uses, sightings)
+    events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
+    events += checkpoint_events(survey.checkpoints.found)
+    events += stale_events(survey.processes, packages.swaps, survey.env.site, survey.machine.now)
+    changes: list[RateChange] = []
+    for log in survey.train_logs:
+        told, changed = log_events.throughput_events(read_throughput(log))
+        events += told
+        changes += changed
+    for text in survey.text_logs:
+        events += log_events.crash_events(text)
+    events += _other_events(survey)
+    weighed = weigh(events, survey.boots.steps, survey.machine.now)
+    ordered = in_order({event.id: event for event in weighed}.values())
+    return Understood(packages, ordered, tuple(changes), tuple(graph.unknown))
+
+
+def _other_events(survey: Survey) -> Iterable[Event]:
+    for history in survey.git:
+        yield from code_events.git_events(history)
+    yield from code_events.edit_events(survey.edits)
+    yield from code_events.tree_events(survey.locks, "config.changed", "lock-file")
+    yield from code_events.tree_events(survey.config, "config.changed", "file")
+    yield from code_events.tree_events(survey.data, "data.changed", "data")
+    yield from system_events.boot_events(survey.boots)
+    yield from system_events.package_events(survey.apt, survey.dpkg)
+    yield from system_events.cache_events(survey.compile_caches)
+    yield from system_events.own_events(survey.journal, survey.runs)
+    yield from system_events.command_events(survey.commands, survey.compile_caches)
+
 
 def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
     """Everything that the survey tells within the bounds, with findings over all of it."""
-    graph = build_graph(survey.installs, marker_variables(survey.env, survey.machine))
-    packages = read_packages(survey.installs, graph, survey.archive_uses, ())
-    events: list[Event] = [*packages.events, *checkpoint_events(survey.checkpoints.found)]
-    events += stale_events(survey.processes, packages.swaps, survey.env.site, survey.machine.now)
-    ordered = in_order(events)
+    known = understand(survey)
     checkpoint = bounds.checkpoint
-    saved = _saved_event(ordered, checkpoint)
-    drafts = finding.swap_findings(packages, checkpoint, saved)
-    drafts += finding.stale_findings(ordered)
-    shown = tuple(event for event in ordered if _within(event, bounds, saved))
+    saved = _saved_event(known.events, checkpoint)
+    drafts = _drafts(survey, known, bounds, saved)
+    resting = {event.id for draft in drafts for event in draft.events}
+    shown = tuple(event for event in known.events if _within(event, bounds, resting))
     told = {event.transaction for event in shown}
     return TimelineReport(
-        checkpoint=checkpoint_view(checkpoint, checkpoint.stamp_path is not None) if checkpoint else None,
+        checkpoint=checkpoint_view(checkpoint, _is_stamped(survey, checkpoint)) if checkpoint else None,
         events=shown,
-        transactions=tuple(run for run in packages.transactions if run.id in told),
+        transactions=tuple(run for run in known.packages.transactions if run.id in told),
         findings=finding.finish(drafts, shown),
-        unknown=_unknown(survey, graph.unknown),
+        unknown=_unknown(survey, known.unknown),
     )
+
+
+def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[finding.Draft]:
+    since, until = bounds.start, bounds.until
+    drafts = finding.swap_findings(known.packages, bounds.checkpoint, saved, since)
+    drafts += finding.stale_findings(known.events)
+    drafts += finding.driver_findings(system_events.driver_mismatch(survey.driver), known.events)
+    changes = [change for change in known.changes if since is None or change.first_bad_ns / clock.NS >= since]
+    drafts += run_findings.fall_findings(changes, known.events)
+    drafts += run_findings.crash_findings(known.events, since)
+    drafts += run_findings.loss_findings(survey.train_logs, known.events, since)
+    drafts += finding.edit_findings(known.events, since)
+    if until is not None:
+        drafts = [draft for draft in drafts if not draft.events or start_of(draft.events[-1]) <= until]
+    if bounds.kinds:
+        drafts = [draft for draft in drafts if any(event.kind in bounds.kinds for event in draft.events)]
+    return drafts
+
+
+def _is_stamped(survey: Survey, checkpoint: Checkpoint) -> bool:
+    return any(stamp.counts and stamp.checkpoint.path == checkpoint.path for stamp in survey.stamps)
 
 
 def _saved_event(events: tuple[Event, ...], checkpoint: Checkpoint | None) -> Event | None:
@@ -55,19 +137,17 @@ def _saved_event(events: tuple[Event, ...], checkpoint: Checkpoint | None) -> Ev
     return next((event for event in found if any(item.path == checkpoint.path for item in event.evidence)), None)
 
 
-def _within(event: Event, bounds: Bounds, saved: Event | None) -> bool:
-    since = bounds.since
-    if bounds.checkpoint is not None:
-        since = max(since or 0.0, bounds.checkpoint.saved_ns / clock.NS)
+def _within(event: Event, bounds: Bounds, resting: set[str]) -> bool:
+    """What a finding rests on is always told: without it the finding would point at nothing."""
+    if event.id in resting:
+        return True
     if bounds.kinds and event.kind not in bounds.kinds:
         return False
-    if saved is not None and event.id == saved.id:
-        return True
-    if since is not None and end_of(event) < since:
+    if bounds.start is not None and end_of(event) < bounds.start:
         return False
     return bounds.until is None or start_of(event) <= bounds.until
 
 
-def _unknown(survey: Survey, more: list[Unknown]) -> tuple[Unknown, ...]:
+def _unknown(survey: Survey, more: tuple[Unknown, ...]) -> tuple[Unknown, ...]:
     missing = [Unknown(f"witness {item.witness}", item.why) for item in survey.unavailable]
     return tuple(dict.fromkeys([*survey.unknown, *more, *missing]))

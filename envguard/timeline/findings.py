@@ -9,6 +9,7 @@ from envguard import clock
 from envguard.acquire.checkpoints import Checkpoint
 from envguard.model.event import Event, Finding, PackageChange, Requirement, Transaction
 from envguard.timeline.events import is_copy
+from envguard.timeline.happening import end_of
 from envguard.timeline.packages import Packages, Swap
 
 STACK = ("torch", "triton", "pytorch-triton", "torchvision", "torchaudio", "flash-attn", "xformers", "transformers")
@@ -33,11 +34,13 @@ def importance(name: str) -> int:
     return len(STACK) if name.startswith("nvidia-") else len(STACK) + 1
 
 
-def swap_findings(packages: Packages, checkpoint: Checkpoint | None, saved: Event | None) -> list[Draft]:
-    """One finding a run that replaced or removed packages; after the checkpoint, where there is one."""
+def swap_findings(
+    packages: Packages, checkpoint: Checkpoint | None, saved: Event | None, since: float | None
+) -> list[Draft]:
+    """One finding a run that replaced or removed packages; after `since` (s), where it is given."""
     drafts = []
     for group in packages.groups:
-        if checkpoint is not None and group.end_ns < checkpoint.saved_ns:
+        if since is not None and group.end_ns < since * clock.NS:
             continue
         swaps = [swap for swap in packages.swaps if swap.group is group and swap.event.kind == "package.replaced"]
         run = packages.transaction(group.id)
@@ -147,6 +150,31 @@ def stale_findings(events: tuple[Event, ...]) -> list[Draft]:
     )
     caveat = "only mapped files show this: of the Python modules, those imported before are old and later ones new"
     return [Draft((1, 0.0), title, says, tuple(stale), (caveat,))]
+
+
+def driver_findings(mismatch: str | None, events: Sequence[Event]) -> list[Draft]:
+    """Loaded kernel module and installed library differ: nothing CUDA starts until a reboot."""
+    if mismatch is None:
+        return []
+    upgrades = [event for event in events if event.kind == "system.driver"]
+    boots = [event for event in events if event.kind == "system.boot"]
+    says = mismatch[0].upper() + mismatch[1:] + "."
+    if upgrades:
+        says += f" The driver's packages last changed with {upgrades[-1].summary}."
+    caveat = "in a container the module is the host's and the library the image's: then it is the host that decides"
+    return [Draft((0, -1.0), "the NVIDIA driver was changed under the running kernel", says,
+                  (*upgrades[-1:], *boots[-1:]), (caveat,))]  # fmt: skip
+
+
+def edit_findings(events: Sequence[Event], since: float | None) -> list[Draft]:
+    """Installed files that were edited by hand: no version tells of them."""
+    edits = [event for event in events if event.kind == "file.patched" and (since is None or end_of(event) >= since)]
+    if not edits:
+        return []
+    title = f"{len(edits)} installed file{'' if len(edits) == 1 else 's'} edited after the install"
+    says = "; ".join(event.summary for event in edits[:4]) + _more(edits, 4) + "."
+    caveat = "an edit that kept the file's time is not seen here: `envguard verify --deep` finds it"
+    return [Draft((5, 0.0), title, says, tuple(edits[:12]), (caveat,))]
 
 
 def finish(drafts: list[Draft], events: tuple[Event, ...]) -> tuple[Finding, ...]:

@@ -22,10 +22,11 @@ RANKS = {
     "journal": 3,
     "wandb": 4,
     "pip-log": 5,
-    "checkpoint": 6,
-    "compile-cache": 7,
-    "lock-file": 8,
-    "cache": 9,
+    "train-log": 6,
+    "checkpoint": 7,
+    "compile-cache": 8,
+    "lock-file": 9,
+    "cache": 10,
 }
 """What proves more comes first: an inode that a process still maps, an unlink at the moment of the swap, a record of
 envguard's, then what others wrote down, then what only lies in the cache."""
@@ -81,8 +82,10 @@ def previous_builds(
     for sighting in sightings:
         if sighting.name != name or (sighting.time_ns is not None and sighting.time_ns > group.end_ns + clock.NS):
             continue
-        same_version = sighting.version.full == current.full
-        if same_version and (sighting.build is None or sighting.build == current_build):
+        if sighting.build is not None and sighting.build == current_build:
+            continue
+        # A witness that leaves the local part out may mean what is there now as well.
+        if sighting.build is None and sighting.version.full in (current.full, current.declared, current.public):
             continue
         by_version.setdefault(sighting.version.full, []).append(sighting)
     # A witness that leaves the local part out agrees with the build that has it.

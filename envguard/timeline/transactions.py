@@ -39,6 +39,11 @@ class Version:
     declared: str | None
     full: str
 
+    @property
+    def public(self) -> str:
+        """Without the local part."""
+        return self.full.partition("+")[0]
+
 
 @dataclass(frozen=True)
 class Group:

@@ -1,0 +1,78 @@
+"""What changed between the last good and the first bad step, ranked by kind and closeness; nothing here proves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from envguard import clock
+from envguard.model.event import Event
+from envguard.timeline.happening import end_of, start_of
+from envguard.timeline.log_events import RateChange
+
+WEIGHTS = {
+    "package.replaced": 4.0,
+    "package.removed": 4.0,
+    "system.driver": 1.0,
+    "compile_cache.cleared": 1.5,
+    "compile_cache.created": 1.6,
+    "config.changed": 1.8,
+    "file.patched": 2.0,
+    "code.changed": 2.2,
+    "code.commit": 3.0,
+    "data.changed": 3.5,
+    "system.packages": 4.5,
+    "system.boot": 5.0,
+}
+"""Less is likelier, by what such a change does to speed: builds, then caches, then code, then data."""
+STACK_WEIGHTS = {"torch": 0.0, "triton": 0.3, "flash-attn": 0.8, "xformers": 0.8, "transformers": 2.0}
+NVIDIA_WEIGHT = 0.6
+LOADED = ("package.replaced", "package.removed", "file.patched", "code.changed", "code.commit")
+"""Kinds that a running process does not notice: it keeps what it loaded."""
+NOT_NOTICED = 4.0
+SLACK_S = 2.0
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A change in the window, with its place in the order (less is likelier)."""
+
+    event: Event
+    score: float
+
+
+def candidates(change: RateChange, events: Sequence[Event]) -> list[Cause]:
+    """Changes in the window of a change of level, likeliest first."""
+    low, high = change.last_good_ns / clock.NS, change.first_bad_ns / clock.NS
+    found = []
+    for event in events:
+        weight = weight_of(event)
+        # Before the last good row and after the first bad one it cannot be the cause.
+        if weight is None or end_of(event) < low - SLACK_S or start_of(event) > high + SLACK_S:
+            continue
+        if event.time is None:
+            weight += 1.0  # only "before" is known of it
+        if not change.restarted and event.kind in LOADED:
+            weight += NOT_NOTICED
+        minutes = max(0.0, high - end_of(event)) / 60
+        found.append(Cause(event, weight + 0.5 * math.log10(1 + minutes)))
+    found.sort(key=lambda cause: (cause.score, cause.event.kind, cause.event.subject))
+    return _one_a_subject(found)
+
+
+def weight_of(event: Event) -> float | None:
+    """A kind's weight; None for what changes nothing that a run could feel."""
+    if event.kind in ("package.replaced", "package.removed"):
+        if event.subject in STACK_WEIGHTS:
+            return STACK_WEIGHTS[event.subject]
+        return NVIDIA_WEIGHT if event.subject.startswith("nvidia-") else WEIGHTS[event.kind]
+    return WEIGHTS.get(event.kind)
+
+
+def _one_a_subject(causes: Iterable[Cause]) -> list[Cause]:
+    """The likeliest event of each kind and subject: three edits of one file are one reason to look at it."""
+    kept: dict[tuple[str, str], Cause] = {}
+    for cause in causes:
+        kept.setdefault((cause.event.kind, cause.event.subject), cause)
+    return list(kept.values())

@@ -1,0 +1,86 @@
+"""Events of code and files: commits, moves of HEAD, edits that are not committed, edits inside site-packages."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+
+from envguard import clock
+from envguard.acquire.git_history import GitHistory
+from envguard.acquire.watched_files import Edited, Watched
+from envguard.model.event import Event, EventKind
+from envguard.model.evidence import Evidence
+from envguard.timeline.happening import make_event
+
+MOVED = ("checkout", "reset", "pull", "merge", "rebase", "am", "cherry-pick", "revert")
+
+
+def git_events(history: GitHistory) -> Iterable[Event]:
+    """Commits, moves of HEAD that changed files, and files that differ from HEAD."""
+    here: set[str] = set()
+    for move in history.moves:
+        action = move.action.partition(":")[0].partition(" ")[0]
+        if action.startswith("commit"):
+            here.add(move.to)
+        if action in MOVED:
+            evidence = Evidence(
+                witness="git", path=history.root, field=f"reflog HEAD@{move.to[:12]}", value=move.action
+            )
+            yield make_event("code.changed", _name(history.root), move.time_ns, None, f"HEAD moved: {move.action}",
+                             [evidence], precision_s=1.0)  # fmt: skip
+    for commit in history.commits:
+        evidence = Evidence(
+            witness="git", path=history.root, field=f"committer date of {commit.id[:12]}",
+            value=clock.iso(commit.committed_ns / clock.NS, 0),
+        )  # fmt: skip
+        # The date is the committer's clock; only the reflog says that the commit was made in this work tree.
+        best = "strong" if commit.id in here else "weak"
+        yield make_event("code.commit", commit.id[:12], commit.committed_ns, None,
+                         f"{commit.id[:9]} {commit.subject}", [evidence], precision_s=1.0,
+                         best="strong" if best == "strong" else "weak")  # fmt: skip
+    for file in history.dirty:
+        yield _dirty_event(history, file.path, file.status, file.mtime_ns, file.added)
+
+
+def _dirty_event(history: GitHistory, path: str, status: str, mtime: int | None, lines: tuple[str, ...]) -> Event:
+    full = f"{history.root}/{path}"
+    evidence = [Evidence(witness="git", path=history.root, field=f"status {path}", value=status)]
+    if mtime is None:
+        kind: EventKind = "file.deleted"
+        return make_event(kind, path, None, None, f"{path} deleted since HEAD", evidence, best="weak")
+    evidence.append(Evidence(witness="file", path=full, field="mtime", value=clock.iso_ns(mtime)))
+    evidence += [Evidence(witness="git", path=history.root, field=f"diff {path}", value=line) for line in lines[:2]]
+    what = "new, not under git" if status == "??" else "differs from HEAD"
+    shown = next((line[1:].strip() for line in lines if line.startswith("+") and line[1:].strip()), "")
+    text = f"{path} {what}, last written then" + (f": {shown[:80]}" if shown else "")
+    # That it was edited is certain from git; when the edit that counts was made is the mtime's word alone.
+    return make_event("code.changed", path, mtime, None, text, evidence, confidence="strong")
+
+
+def edit_events(edits: Iterable[Edited]) -> Iterable[Event]:
+    """Installed files that were edited after their install."""
+    for edit in edits:
+        evidence = [
+            Evidence(witness="file", path=edit.path, field="mtime", value=clock.iso_ns(edit.mtime_ns)),
+            Evidence(witness="dist-info", path=edit.path, field="sha256", value="not the one in RECORD"),
+        ]
+        shared = ""
+        if edit.shared > 1:
+            shared = f"; {edit.shared} hard links: the uv cache and every environment that shares it have it too"
+        text = f"{_name(edit.path)} of {edit.package} edited after its install{shared}"
+        yield make_event("file.patched", edit.path, edit.mtime_ns, None, text, evidence, confidence="strong")
+
+
+def tree_events(trees: Iterable[Watched], kind: EventKind, witness: str) -> Iterable[Event]:
+    """Configured data, config and lock files: the newest writing in each."""
+    for tree in trees:
+        evidence = Evidence(witness=witness, path=tree.newest_path, field="mtime", value=clock.iso_ns(tree.newest_ns))
+        size = f"{tree.size / 1e6:,.1f} MB" + (f" in {tree.files:,} files" if tree.files > 1 else "")
+        copied = "; it lies here as a copy that kept its times" if tree.copied else ""
+        yield make_event(kind, tree.path, tree.newest_ns, None,
+                         f"{_name(tree.path)} last written ({size}){copied}", [evidence], best="weak",
+                         to=size)  # fmt: skip
+
+
+def _name(path: str) -> str:
+    return posixpath.basename(path.rstrip("/")) or path

@@ -1,0 +1,63 @@
+"""Replacements that left no dist-info behind, because a later one followed: told by two sightings that disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from envguard import clock
+from envguard.model.event import Event
+from envguard.timeline.happening import make_event
+from envguard.timeline.packages import Packages
+from envguard.timeline.previous import Sighting
+
+DATED = ("stamp", "journal", "wandb", "train-log", "pip-log")
+"""Sources whose time says when the version was there."""
+
+
+def inferred_swaps(sightings: Iterable[Sighting], packages: Packages) -> list[Event]:
+    """Between two dated sightings of different versions lies a swap, unless the install on disk is that swap."""
+    by_name: dict[str, list[Sighting]] = {}
+    for sighting in sightings:
+        if sighting.time_ns is not None and sighting.source in DATED:
+            by_name.setdefault(sighting.name, []).append(sighting)
+    events = []
+    for name, found in sorted(by_name.items()):
+        found.sort(key=lambda sighting: sighting.time_ns or 0)
+        known = [swap.group for swap in packages.swaps if swap.change.name == name]
+        for before, after in pairwise(found):
+            assert before.time_ns is not None
+            assert after.time_ns is not None
+            if _same(before, after) or any(
+                before.time_ns <= group.end_ns and group.start_ns <= after.time_ns for group in known
+            ):
+                continue
+            events.append(_event(name, before, after))
+    return events
+
+
+def _same(first: Sighting, second: Sighting) -> bool:
+    if first.build is not None and second.build is not None:
+        return first.build == second.build
+    if "+" in first.version.full and "+" in second.version.full:
+        return first.version.full == second.version.full
+    return first.version.public == second.version.public
+
+
+def _event(name: str, before: Sighting, after: Sighting) -> Event:
+    assert before.time_ns is not None
+    assert after.time_ns is not None
+    text = f"{name} {before.version.full} → {after.version.full}, some time between these two records"
+    return make_event(
+        "package.replaced",
+        name,
+        before.time_ns,
+        after.time_ns,
+        text,
+        (*before.evidence, *after.evidence),
+        precision_s=max(1.0, (after.time_ns - before.time_ns) / clock.NS / 2),
+        # Two records say that it happened; neither saw it happen.
+        confidence="strong" if before.best == after.best == "strong" else "weak",
+        from_=before.version.full,
+        to=after.version.full,
+    )

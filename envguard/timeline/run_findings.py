@@ -1,0 +1,169 @@
+"""Findings about runs: falls of throughput with their ranked causes, crashes, losses that are no numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envguard import clock
+from envguard.acquire.train_log import TrainLog
+from envguard.model.event import Event
+from envguard.timeline.causes import Cause, candidates
+from envguard.timeline.findings import Draft
+from envguard.timeline.happening import end_of, start_of
+from envguard.timeline.log_events import RateChange, baseline_text
+from envguard.timeline.throughput import rate_text
+
+SHOWN = 4
+MOST_FINDINGS = 6
+FELL = 0.95
+BEFORE_CRASH_S = 7 * 86400.0
+SPEAKS_AGAINST = {
+    "data.changed": "the data changed too ({summary}): other lengths alone change tok/s",
+    "compile_cache.cleared": "the compile cache vanished too ({summary}): a cold start compiles everything anew",
+    "compile_cache.created": "the compile cache is no older ({summary}): a cold start compiles everything anew",
+    "code.changed": "the code was changed too ({summary})",
+    "code.commit": "the code was changed too ({summary})",
+    "file.patched": "an installed file was patched too ({summary})",
+    "config.changed": "a setting was changed too ({summary}), which alone changes tok/s",
+    "package.replaced": "{subject} was replaced too ({from_} → {to})",
+    "package.removed": "{subject} was removed too",
+    "system.driver": "the driver changed too ({summary})",
+    "system.boot": "the machine was booted between",
+    "system.packages": "system packages changed too ({summary})",
+}
+
+
+def fall_findings(changes: Sequence[RateChange], events: Sequence[Event]) -> list[Draft]:
+    """One finding a fall of throughput, the deepest first."""
+    falls = sorted((change for change in changes if change.factor < FELL), key=lambda change: change.factor)
+    return [_fall(change, candidates(change, events)) for change in falls[:MOST_FINDINGS]]
+
+
+def _fall(change: RateChange, causes: list[Cause]) -> Draft:
+    log = change.log
+    title = f"throughput fell from {rate_text(change.before.rate)} to {rate_text(change.after.rate)}"
+    title += f" at step {log.step[change.after.first]}"
+    apart = clock.span((change.first_bad_ns - change.last_good_ns) / clock.NS)
+    says = [f"Before: {baseline_text(log, change.before)}, steady over {change.before.rows:,} lines."]
+    if causes:
+        says.append(f"In the {apart} between the last good line and the first bad one, likeliest first:")
+        says.append(
+            "; ".join(f"({place}) {_told(cause.event)}" for place, cause in enumerate(causes[:SHOWN], 1)) + "."
+        )
+    else:
+        says.append(f"No witness knows of a change in the {apart} between the last good line and the first bad one.")
+    shown = [cause.event for cause in causes[:SHOWN]]
+    return Draft(
+        (2, change.factor),
+        title,
+        " ".join(says),
+        (change.event, *shown),
+        tuple(_caveats(change, causes)),
+    )
+
+
+def _told(event: Event) -> str:
+    return f"{event.kind}: {event.summary}"
+
+
+def _caveats(change: RateChange, causes: list[Cause]) -> list[str]:
+    found = []
+    for cause in causes[1:SHOWN]:
+        event = cause.event
+        text = SPEAKS_AGAINST[event.kind].format(
+            summary=event.summary, subject=event.subject, from_=event.from_ or "?", to=event.to or "?"
+        )
+        if text not in found:
+            found.append(text)
+    if not change.restarted:
+        found.append("the run was not started anew between: a running process keeps the packages and code it loaded")
+    if change.after.rows < 20:
+        found.append(f"only {change.after.rows} lines are at the new level")
+    if causes:
+        found.append("that one came before the other proves nothing: put one thing back at a time")
+    return found
+
+
+def crash_findings(events: Sequence[Event], since: float | None) -> list[Draft]:
+    """Out of memory and FX-tracing errors, with what changed before; other exceptions are rows alone."""
+    found = []
+    for event in events:
+        if event.kind != "run.ended" or (since is not None and end_of(event) < since):
+            continue
+        if "FX-tracing" in event.summary:
+            found.append(_fx(event, events))
+        elif ": out of memory" in event.summary:
+            found.append(_oom(event, events))
+    return found[:MOST_FINDINGS]
+
+
+def _before(event: Event, events: Sequence[Event], kinds: tuple[str, ...]) -> list[Event]:
+    earlier = [
+        other
+        for other in events
+        if other.kind in kinds
+        and start_of(other) <= end_of(event)
+        and end_of(event) - start_of(other) < BEFORE_CRASH_S
+    ]
+    return earlier[-3:]
+
+
+def _fx(event: Event, events: Sequence[Event]) -> Draft:
+    cold = _before(event, events, ("compile_cache.cleared", "compile_cache.created", "package.replaced"))
+    says = (
+        "torch keeps one flag for the whole process while a thread traces, and another thread's compiled function "
+        "fails meanwhile; a warm compile cache skips tracing and hides it."
+    )
+    if cold:
+        says += " Before it: " + "; ".join(item.summary for item in cold) + "."
+    patched = [
+        other for other in events
+        if other.kind in ("code.changed", "file.patched") and "is_fx_symbolic_tracing" in _all_text(other)
+    ]  # fmt: skip
+    caveats = ["a new shape or build brings it back as well as a cold cache does"]
+    if patched:
+        caveats.append(
+            f"{patched[-1].subject} sets is_fx_symbolic_tracing by hand: that hides the error, it mends nothing"
+        )
+    return Draft((3, 0.0, start_of(event)), _title(event), says, (event, *cold, *patched[-1:]), tuple(caveats))
+
+
+def _all_text(event: Event) -> str:
+    return " ".join([event.summary, *(item.value for item in event.evidence)])
+
+
+def _oom(event: Event, events: Sequence[Event]) -> Draft:
+    before = _before(event, events, ("package.replaced", "data.changed", "config.changed", "system.driver"))
+    if before:
+        says = "Before it: " + "; ".join(item.summary for item in before) + "."
+    else:
+        says = "No witness knows of a change before it."
+    caveats = (
+        "another CUDA build takes another amount of memory a context: `envguard snapshot --probe` measures it",
+        "longer sequences alone can do it",
+    )
+    return Draft((3, 1.0, start_of(event)), _title(event), says, (event, *before), caveats)
+
+
+def _title(event: Event) -> str:
+    return event.summary if len(event.summary) <= 100 else event.summary[:97] + "…"
+
+
+def loss_findings(logs: Sequence[TrainLog], events: Sequence[Event], since: float | None) -> list[Draft]:
+    """A loss that is no number is the failure, from its first row on; rows without one are counted, not charted."""
+    found = []
+    for log in logs:
+        if not log.not_finite:
+            continue
+        row = log.not_finite[0]
+        time = log.time_ns[row] / clock.NS if log.time_ns[row] else None
+        if since is not None and time is not None and time < since:
+            continue
+        when = f" ({clock.iso(time, 0)})" if time else ""
+        says = f"Line {log.line[row]} of {log.path}{when} is the first of {log.not_finite_rows:,}."
+        if log.without_loss:
+            says += f" {log.without_loss:,} more lines have no loss at all."
+        near = [event for event in events if event.kind == "run.started" and time and start_of(event) <= time]
+        title = f"the loss is not a number from step {log.step[row]} on"
+        found.append(Draft((4, 0.0), title, says, tuple(near[-1:]), ()))
+    return found

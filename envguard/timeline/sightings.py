@@ -1,0 +1,167 @@
+"""Which version of a package was in the environment at some earlier time, by every witness that wrote it down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from envguard import clock
+from envguard.acquire.pip_logs import PipStep
+from envguard.acquire.stamps import Stamp
+from envguard.acquire.survey import Survey
+from envguard.acquire.watched_files import Watched
+from envguard.errors import InputError
+from envguard.fingerprint.lock import parse_lock
+from envguard.model.evidence import Evidence
+from envguard.model.fingerprint import Fingerprint
+from envguard.timeline.previous import Sighting
+from envguard.timeline.transactions import Version
+
+
+def read_sightings(survey: Survey) -> tuple[Sighting, ...]:
+    """Everything that names a version with a time; what the uv cache knows comes with the install runs."""
+    return (
+        *_stamps(survey.stamps),
+        *_journal(survey),
+        *_wandb(survey),
+        *_written_by(survey),
+        *pip_sightings(survey.pip_steps),
+        *_log_fields(survey),
+        *_locks(survey.locks),
+        *_cache_tags(survey),
+    )
+
+
+def _of_fingerprint(fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence) -> Iterable[Sighting]:
+    torch = fingerprint.torch
+    seen: set[str] = set()
+    for package in fingerprint.packages:
+        if package.version is None or package.name in seen:
+            continue
+        seen.add(package.name)  # the first of a name is the one that import picked
+        is_torch = package.name == "torch" and torch is not None
+        full = (torch.version if is_torch and torch is not None else None) or package.version
+        yield Sighting(
+            name=package.name,
+            version=Version(package.version, full),
+            time_ns=time_ns,
+            source=source,
+            evidence=(proof,),
+            build=package.build,
+            cuda=torch.cuda if is_torch and torch is not None else None,
+            git_version=torch.git_version if is_torch and torch is not None else None,
+        )
+
+
+def _stamps(stamps: Iterable[Stamp]) -> Iterable[Sighting]:
+    for stamp in stamps:
+        if stamp.counts and stamp.fingerprint is not None:
+            proof = Evidence(witness="stamp", path=stamp.path, field="packages", value=stamp.fingerprint.id)
+            yield from _of_fingerprint(stamp.fingerprint, stamp.checkpoint.saved_ns, "stamp", proof)
+
+
+def _journal(survey: Survey) -> Iterable[Sighting]:
+    for entry in survey.journal:
+        raw = entry.fields.get("fingerprint")
+        if entry.kind != "snapshot" or not isinstance(raw, dict):
+            continue
+        try:
+            fingerprint = msgspec.convert(raw, Fingerprint)
+            time_ns = int(clock.seconds(fingerprint.taken_at) * 1000) * (clock.NS // 1000)
+        except (msgspec.ValidationError, ValueError):
+            continue  # of a version that this one does not read
+        if fingerprint.python.prefix == survey.env.prefix:
+            proof = Evidence(witness="journal", path=entry.path, field=f"line {entry.line}", value=fingerprint.id)
+            yield from _of_fingerprint(fingerprint, time_ns, "journal", proof)
+
+
+def _wandb(survey: Survey) -> Iterable[Sighting]:
+    for run in survey.wandb:
+        # A run of another interpreter says nothing about this environment.
+        if run.started is None or (run.executable and not run.executable.startswith(f"{survey.env.prefix}/")):
+            continue
+        for pin in run.pins:
+            proof = Evidence(
+                witness="wandb", path=run.requirements, field=f"line {pin.line}", value=f"{pin.name}=={pin.version}"
+            )
+            yield Sighting(pin.name, Version(pin.version, pin.version), run.started.start_ns, "wandb", (proof,))
+
+
+def _written_by(survey: Survey) -> Iterable[Sighting]:
+    for item in survey.written_by:
+        proof = Evidence(witness="checkpoint", path=item.path, field=item.field, value=item.version)
+        # config.json may have come with the base model, whoever saved that: a weak word on what runs here.
+        yield Sighting(
+            item.package, Version(item.version, item.version), item.saved_ns, "checkpoint", (proof,), best="weak"
+        )
+
+
+def pip_sightings(steps: Iterable[PipStep]) -> Iterable[Sighting]:
+    """What a pip run met or removed was there until then; what it installed was there from then on."""
+    for step in steps:
+        proof = Evidence(
+            witness="pip-log",
+            path=step.path,
+            field=f"line {step.line}",
+            value=f"{step.what} {step.name} {step.version}",
+        )
+        time = step.time.start_ns if step.time is not None else None
+        yield Sighting(step.name, Version(step.version, step.version), time, "pip-log", (proof,))
+
+
+def _log_fields(survey: Survey) -> Iterable[Sighting]:
+    for log in survey.train_logs:
+        for held in log.held:
+            if held.field != "torch" or not log.time_ns[held.row]:
+                continue
+            version = json.loads(held.value)
+            if isinstance(version, str):
+                field = f"line {log.line[held.row]}, {log.fields['torch']}"
+                proof = Evidence(witness="train-log", path=log.path, field=field, value=version)
+                yield Sighting("torch", Version(version, version), log.time_ns[held.row], "train-log", (proof,))
+
+
+def _locks(locks: Iterable[Watched]) -> Iterable[Sighting]:
+    for lock in locks:
+        if lock.content is None:
+            continue
+        try:
+            packages = parse_lock(lock.path, lock.content).packages
+        except InputError:
+            continue  # named as unreadable by whoever compares with it; here it merely knows nothing
+        for item in packages:
+            if item.version is not None:
+                proof = Evidence(witness="lock-file", path=lock.path, field=item.name, value=item.version)
+                yield Sighting(
+                    item.name, Version(item.version, item.version), lock.newest_ns, "lock-file", (proof,), best="weak"
+                )
+
+
+def _cache_tags(survey: Survey) -> Iterable[Sighting]:
+    """A compile cache's entries name the torch build that wrote them by a tag; an archive's tag tells which it is."""
+    uses: Mapping[str, str] = survey.archive_tags
+    by_tag = {tag: path for path, tag in uses.items()}
+    for cache in survey.compile_caches:
+        for tag, _, last in cache.tags:
+            use = next((item for item in survey.archive_uses if item.archive.path == by_tag.get(tag)), None)
+            if use is None:
+                continue
+            proof = Evidence(
+                witness="compile-cache",
+                path=cache.path,
+                field=f"writer tag {tag[:12]}…",
+                value=f"that of {use.archive.path}",
+            )
+            yield Sighting(
+                name="torch",
+                version=Version(use.archive.version, use.full_version),
+                time_ns=last,
+                source="compile-cache",
+                evidence=(proof,),
+                build=use.archive.build,
+                cuda=use.version.cuda if use.version else None,
+                git_version=use.version.git_version if use.version else None,
+                archive=use.archive.path,
+            )
