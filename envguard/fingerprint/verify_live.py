@@ -12,6 +12,7 @@ from envguard.acquire.host import LiveHost
 from envguard.acquire.uv_cache import cache_directories, read_caches
 from envguard.acquire.verification import observe
 from envguard.errors import UsageError
+from envguard.fingerprint.packages import closely
 from envguard.fingerprint.snapshot import keep_digests
 from envguard.fingerprint.verify import judge
 from envguard.model.drift import VerifyReport
@@ -40,7 +41,8 @@ def verify_live(
     _check_names(names, distributions)
     caches = read_caches(host, cache_directories(host, env, project.config))
     digests = load(project.state)
-    seen = observe(host, distributions, names, caches, Policy(project.config.watch, deep), digests, progress)
+    policy = Policy(project.config.watch, deep, closely(distributions))
+    seen = observe(host, distributions, names, caches, policy, digests, progress)
     keep_digests(project.state, digests, warn)
     return judge(seen, stamps)
 
