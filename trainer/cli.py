@@ -42,9 +42,17 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print shapes, memory, FLOPs and the plan; train nothing.")
     ] = False,
+    targets: Annotated[int | None, typer.Option(help="Target ranks: topology.targets.")] = None,
+    drafters: Annotated[int | None, typer.Option(help="Drafter ranks: topology.drafters.")] = None,
 ) -> None:
-    """Train, going on from the newest checkpoint if there is one."""
-    values = load_config(config, overrides or ())
+    """Train, going on from the newest checkpoint if there is one.
+
+    With more than one target or drafter, or with --targets or --drafters, the ranks are started under torchrun
+    on this machine; on several machines, start torchrun yourself: torchrun ... -m trainer train CONFIG.
+    """
+    counts = {"targets": targets, "drafters": drafters}
+    extra = [f"topology.{name}={count}" for name, count in counts.items() if count is not None]
+    values = load_config(config, [*(overrides or ()), *extra])
     if sum([fresh, weights_only is not None, checkpoint is not None]) > 1:
         raise ConfigError("--fresh, --weights-only and --checkpoint exclude each other")
     if dry_run:
@@ -52,6 +60,10 @@ def train(
 
         show(values)
         return
+    from trainer.launcher import launch, wants_ranks
+
+    if wants_ranks(values, asked=bool(extra)):
+        raise typer.Exit(launch(values, sys.argv[1:]))
     from trainer.resume import Start
     from trainer.train import run
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from torch import Tensor
 
 from trainer import checkpoint
 from trainer.config import Config
@@ -16,7 +17,7 @@ from trainer.errors import CheckpointError
 from trainer.model import Drafter, DrafterShape
 from trainer.optimizer import DrafterOptimizer
 from trainer.source import Facts
-from trainer.topology import Group
+from trainer.topology import Group, Place
 
 logger = logging.getLogger("trainer")
 COUNTERS = ("step", "epoch", "batch_index", "row", "samples")
@@ -63,8 +64,11 @@ def restore(
     drafter: Drafter,
     optimizer: DrafterOptimizer,
     directory: Path,
-) -> checkpoint.State:
-    """Loads what ``start`` asks for and returns the state to go on from. Raises ResumeRefused, CheckpointError."""
+) -> tuple[checkpoint.State, dict[str, Tensor]]:
+    """Loads what ``start`` asks for; returns the state to go on from and the drafters' generators, if saved.
+
+    Raises ResumeRefused, CheckpointError.
+    """
     if start.weights_only is not None:
         saved = checkpoint.load_state(start.weights_only)
         for change in checkpoint.differences(saved, fresh):
@@ -74,11 +78,11 @@ def restore(
         logger.info("a new run from the weights of %s", start.weights_only)
     if start.fresh or start.weights_only is not None:
         checkpoint.set_aside(directory, config.log.jsonl)
-        return fresh
+        return fresh, {}
     found = checkpoint.list_checkpoints(directory)
     path = start.checkpoint or (found[-1][1] if found else None)
     if path is None:
-        return fresh
+        return fresh, {}
     saved = checkpoint.load_state(path)
     checkpoint.refuse_mismatch(saved, fresh)
     if saved.torch_version != str(torch.__version__):
@@ -87,9 +91,9 @@ def restore(
         logger.warning("changed since the checkpoint: %s", change)
     load_weights(drafter, path)
     optimizer.load_state(checkpoint.load_tensors(path, checkpoint.OPTIMIZER, torch.device("cpu")))
-    checkpoint.set_rng_state(checkpoint.load_tensors(path, checkpoint.RNG, torch.device("cpu")))
+    generators = checkpoint.load_tensors(path, checkpoint.RNG, torch.device("cpu"))
     logger.info("resumed from %s: epoch %d, row %d", path, saved.epoch, saved.batch_index)
-    return msgspec.structs.replace(fresh, **{name: getattr(saved, name) for name in COUNTERS})
+    return msgspec.structs.replace(fresh, **{name: getattr(saved, name) for name in COUNTERS}), generators
 
 
 def load_weights(drafter: Drafter, path: Path) -> None:
@@ -101,11 +105,34 @@ def load_weights(drafter: Drafter, path: Path) -> None:
         raise CheckpointError(f"{path} holds another drafter: {error}") from error
 
 
-def agree(state: checkpoint.State, group: Group, drafter: Drafter, optimizer: DrafterOptimizer) -> checkpoint.State:
-    """Gives drafter 0's weights, moments and counters to the other drafters."""
-    counters = torch.tensor([getattr(state, name) for name in COUNTERS], device=drafter.fc.weight.device)
-    moments = optimizer.state()
-    group.share([counters, *(p.data for p in drafter.parameters()), *moments.values()])
-    if counters[0] > 0:
+def agree(
+    state: checkpoint.State,
+    generators: dict[str, Tensor],
+    place: Place,
+    group: Group,
+    drafter: Drafter,
+    optimizer: DrafterOptimizer,
+) -> checkpoint.State:
+    """Gives drafter 0's weights, moments and counters to all drafters, and each its own generators."""
+    own = gather_generators(place, group)
+    if place.leads:
+        own |= {kind: saved for kind, saved in generators.items() if kind in own and saved.shape == own[kind].shape}
+    if place.drafters > 1:
+        counters = torch.tensor([getattr(state, name) for name in COUNTERS])
+        moments = optimizer.state()
+        group.share([counters, *own.values(), *(p.data for p in drafter.parameters()), *moments.values()])
         optimizer.load_state(moments)
-    return msgspec.structs.replace(state, **dict(zip(COUNTERS, counters.tolist(), strict=True)))
+        state = msgspec.structs.replace(state, **dict(zip(COUNTERS, counters.tolist(), strict=True)))
+    checkpoint.set_rng_state({kind: rows[place.rank] for kind, rows in own.items()})
+    return state
+
+
+def gather_generators(place: Place, group: Group) -> dict[str, Tensor]:
+    """The states of torch's generators, [D, bytes] a kind, one row a drafter."""
+    gathered = {}
+    for kind, own in checkpoint.rng_state().items():
+        rows = torch.zeros(place.drafters, own.numel(), dtype=torch.uint8)
+        rows[place.rank] = own
+        group.sum(rows)
+        gathered[kind] = rows
+    return gathered

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -140,9 +140,11 @@ class Source(Protocol):
         """Rows of hidden states that wait for this drafter."""
         ...
 
-    def close(self) -> None:
-        """Stops all that ``start`` began."""
+    def __enter__(self) -> Self:
+        """Leaving stops all that ``start`` began."""
         ...
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None: ...
 
 
 class Prefetcher:
@@ -198,10 +200,13 @@ class Prefetcher:
 
 
 class LocalSource:
-    """Target and drafter in one process: the target reads each row when the drafter asks for it."""
+    """A target's rows, each read when it is asked for: all of them where target and drafter are one process."""
 
-    def __init__(self, target: Target, dataset: Dataset, epochs: int, prefetch: int) -> None:
+    def __init__(
+        self, target: Target, dataset: Dataset, epochs: int, prefetch: int, worker: int = 0, workers: int = 1
+    ) -> None:
         self.facts = Facts.of(target, dataset, epochs)
+        self._worker, self._workers = worker, workers
         self._target, self._dataset, self._prefetch = target, dataset, prefetch
         self._batches: Prefetcher | None = None
 
@@ -211,7 +216,7 @@ class LocalSource:
 
     def start(self, plan: Plan, row: int) -> None:
         """Begins to pack rows."""
-        rows = plan.rows_of(0, 1, row)
+        rows = plan.rows_of(self._worker, self._workers, row)
         self._batches = Prefetcher(lambda row: self._dataset.batch(*plan.locate(row)), rows, self._prefetch)
 
     def next(self) -> Supply:
@@ -231,7 +236,9 @@ class LocalSource:
         """0: hidden states are made on demand."""
         return 0
 
-    def close(self) -> None:
-        """Ends the prefetch thread."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if self._batches is not None:
             self._batches.close()

@@ -139,7 +139,7 @@ class Tally:
         values = values[len(counts) :]
         targets = len(self.q_pre)
         pairs = zip(values[:targets], values[targets : 2 * targets], strict=True)
-        q_pre = [round(waiting / seen) if seen else 0 for waiting, seen in pairs]
+        q_pre = [round(waiting / seen) if seen else None for waiting, seen in pairs]
         columns = torch.tensor(values[2 * targets :]).double().view(self.drafters, -1).t().tolist()
         numerators, denominators, q_hs, memory = columns
         losses = [n / d if d > 0 else 0.0 for n, d in zip(numerators, denominators, strict=True)]
@@ -153,8 +153,8 @@ class Summary:
     totals: Totals
     counts: dict[str, float]
     losses: list[float]  # one a drafter
-    q_pre: list[int]
-    q_hs: list[int]
+    q_pre: list[int | None]  # one a target; None: no row of this step came from it
+    q_hs: list[int]  # one a drafter
     peak_memory: int
 
 

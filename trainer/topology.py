@@ -7,6 +7,7 @@ process is drafter and target at once.
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,7 +54,7 @@ class Place:
 
 
 class Group(Protocol):
-    """The drafters as one."""
+    """The drafters as one, and what they tell the targets."""
 
     def sum(self, tensor: Tensor) -> None:
         """Sums a tensor over drafters, in place."""
@@ -63,15 +64,45 @@ class Group(Protocol):
         """Gives drafter 0's tensors to all, in place."""
         ...
 
+    def turn(self) -> AbstractContextManager[None]:
+        """Holds the block back until the first drafter of this machine is through it."""
+        ...
+
+    def begin(self, row: int) -> None:
+        """Tells the targets the first row."""
+        ...
+
+    def stop_asked(self) -> bool:
+        """Whether another process was asked to stop."""
+        ...
+
+    def stop(self) -> None:
+        """Tells the targets that no more rows are wanted."""
+        ...
+
 
 class Alone:
-    """The only drafter."""
+    """The only process."""
 
     def sum(self, tensor: Tensor) -> None:
         """A sum of one."""
 
     def share(self, tensors: list[Tensor]) -> None:
         """Nobody to share with."""
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Always its turn."""
+        return nullcontext()
+
+    def begin(self, row: int) -> None:
+        """Nobody to tell."""
+
+    def stop_asked(self) -> bool:
+        """Nobody else."""
+        return False
+
+    def stop(self) -> None:
+        """Nobody to tell."""
 
 
 def find_place(config: Config) -> Place:
@@ -82,7 +113,7 @@ def find_place(config: Config) -> Place:
     if world != wanted:
         raise ConfigError(
             f"{targets} targets and {drafters} drafters need {targets + drafters} ranks and there are {world}: "
-            f"start them with torchrun --nproc-per-node {targets + drafters} -m trainer train"
+            f"start them with torchrun --nproc-per-node {targets + drafters} -m trainer train ..."
         )
     return Place(rank, world, targets, drafters, choose_device(config))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from torch import Tensor
 
 from trainer import checkpoint
 from trainer.attention import choose_backend
@@ -15,11 +16,12 @@ from trainer.clock import Clock
 from trainer.compile import CompileCounts, CompiledDrafter, private_cache, refuse_eager_flex
 from trainer.config import Config
 from trainer.display import open_display
+from trainer.errors import TrainerError
 from trainer.flops import peak_flops
 from trainer.model import Drafter, DrafterShape
 from trainer.optimizer import DrafterOptimizer
 from trainer.process import catch_stop, device_name, logging_to, peak_memory
-from trainer.resume import Start, agree, fresh_state, restore
+from trainer.resume import Start, agree, fresh_state, gather_generators, restore
 from trainer.runlog import Sink, open_sinks
 from trainer.source import LocalSource, Plan, Source
 from trainer.step import RowRunner, Summary, Tally
@@ -42,7 +44,7 @@ def run(config: Config, start: Start | None = None) -> int:
 
 
 def open_local(config: Config, place: Place) -> LocalSource:
-    """Target and data of a process that is also the drafter."""
+    """Target and data of this process: of a target rank, or of the only one."""
     from trainer.data import open_dataset
     from trainer.targets import open_target
 
@@ -51,57 +53,62 @@ def open_local(config: Config, place: Place) -> LocalSource:
     dataset = open_dataset(config.data, target.tokenizer)
     for line in dataset.report.lines():
         logger.info(line)
-    return LocalSource(target, dataset, config.train.epochs, config.topology.prefetch)
+    worker = place.target or 0
+    return LocalSource(target, dataset, config.train.epochs, config.topology.prefetch, worker, place.targets)
 
 
 def train(config: Config, start: Start, place: Place, source: Source, group: Group) -> int:
     """One drafter's whole run."""
-    facts = source.facts
+    facts, directory = source.facts, Path(config.checkpoint.dir)
     plan = Plan(facts.rows, config.rows_per_step(), config.train.max_steps)
     runner, optimizer = build(config, place, source, plan)
-    directory = Path(config.checkpoint.dir)
-    state = fresh_state(config, runner.drafter.shape, facts)
+    drafter, me = runner.drafter, place.rank
+    state = fresh_state(config, drafter.shape, facts)
+    generators: dict[str, Tensor] = {}
     if place.leads:
-        state = restore(config, start, state, runner.drafter, optimizer, directory)
-    if place.drafters > 1:
-        state = agree(state, group, runner.drafter, optimizer)
+        state, generators = restore(config, start, state, drafter, optimizer, directory)
+    state = agree(state, generators, place, group, drafter, optimizer)
     with ExitStack() as stack:
         stop = stack.enter_context(catch_stop())
-        warm_up(runner, optimizer, facts.row_lengths)
-        source.start(plan, state.row)
-        stack.callback(source.close)
-        sinks: list[Sink] = [*open_sinks(config, directory, state.step)] if place.leads else []
-        if place.leads:
-            sinks.append(open_display(config, plan.total_steps))
+        with group.turn():
+            warm_up(runner, optimizer, facts.row_lengths)
+        stack.enter_context(source).start(plan, state.row)
+        group.begin(state.row)
+        sinks = leader_sinks(config, directory, state.step, plan.total_steps) if place.leads else []
         for sink in sinks:
             stack.callback(sink.close)
-        clock = Clock(peak_flops(device_name(place.device)), place.drafters, plan.total_steps)
-        saved = state.step
-        while state.step < plan.total_steps and not stop.asked:
-            tally = Tally(runner.drafter.shape, facts, place.targets, place.drafters, place.drafter or 0)
-            for _ in range(plan.rows_per_step // place.drafters):
+        clock = Clock(peak_flops(device_name(place.device)), place, plan.rows_per_step, plan.total_steps)
+        stopping = False
+        while state.step < plan.total_steps and not stopping:
+            tally = Tally(drafter.shape, facts, place.targets, place.drafters, me)
+            for row in range(state.row + me, state.row + plan.rows_per_step, place.drafters):
                 supply = source.next()
-                row = runner.draw(supply.features.batch)
-                totals = runner.run(supply.features, row)
+                anchors = runner.draw(supply.features.batch)
+                totals = runner.run(supply.features, anchors)
                 optimizer.collect()
-                target = (state.row + (place.drafter or 0)) % place.targets
-                tally.add(supply, row, totals, target, own_target=place.alone)
+                tally.add(supply, anchors, totals, row % place.targets, own_target=place.alone)
             summary = sum_up(tally, group, source, runner, place, stop_asked=stop.asked)
-            denominator = float(summary.totals.denominator)
-            norm, rate = optimizer.step(state.step, denominator, group.sum)
+            norm, rate = optimizer.step(state.step, float(summary.totals.denominator), group.sum)
             state = advance(state, plan, summary)
             record = clock.record(state, summary, norm, rate, runner)
             if record.step % config.train.log_every == 0 or record.step == plan.total_steps:
                 for sink in sinks:
                     sink.write(record)
-            stop.asked = summary.counts["stop"] > 0
-            if due(config, state.step, plan.total_steps, stop_asked=stop.asked):
-                if place.leads:
-                    save(config, directory, state, runner.drafter, optimizer)
-                saved = state.step
-        if stop.asked:
-            logger.warning("asked to stop: the run ends after step %d, saved at step %d", state.step, saved)
+            # All drafters read it from the same sum, so that all of them stop after the same step.
+            stopping = summary.counts["stop"] > 0
+            if stopping or due(config, state.step, plan.total_steps):
+                save(config, directory, state, drafter, optimizer, place, group)
+        if stopping:
+            group.stop()
+            logger.warning("asked to stop: the run ends with the checkpoint of step %d", state.step)
+        if place.leads and (advice := clock.advice()):
+            logger.info(advice)
     return 0
+
+
+def leader_sinks(config: Config, directory: Path, step: int, total_steps: int) -> list[Sink]:
+    """Logs and screen."""
+    return [*open_sinks(config, directory, step), open_display(config, total_steps)]
 
 
 def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[RowRunner, DrafterOptimizer]:
@@ -166,7 +173,7 @@ def sum_up(
 ) -> Summary:
     """Adds up the step over all drafters."""
     counts = CompileCounts.now()
-    tally.counts["stop"] = float(stop_asked)
+    tally.counts["stop"] = float(stop_asked or (place.leads and group.stop_asked()))
     tally.counts["recompiles"] = runner.compiled.recompiles
     tally.counts["hits"], tally.counts["misses"] = counts.hits, counts.misses
     tally.own["q_hs"] = source.q_hs()
@@ -186,23 +193,42 @@ def advance(state: checkpoint.State, plan: Plan, summary: Summary) -> checkpoint
     )
 
 
-def due(config: Config, step: int, total: int, *, stop_asked: bool) -> bool:
+def due(config: Config, step: int, total: int) -> bool:
     """Whether this step ends with a checkpoint."""
     every = config.checkpoint.every
-    return stop_asked or step == total or (every > 0 and step % every == 0)
+    return step == total or (every > 0 and step % every == 0)
 
 
 def save(
-    config: Config, directory: Path, state: checkpoint.State, drafter: Drafter, optimizer: DrafterOptimizer
+    config: Config,
+    directory: Path,
+    state: checkpoint.State,
+    drafter: Drafter,
+    optimizer: DrafterOptimizer,
+    place: Place,
+    group: Group,
 ) -> None:
-    """Writes, stamps and prunes."""
+    """Writes, stamps and prunes, on the leading rank. TrainerError where the drafters have drifted apart."""
+    check_equal(drafter, place, group)
+    generators = gather_generators(place, group)
+    if not place.leads:
+        return
     tensors = {
         checkpoint.MODEL: drafter.state_dict(),
         checkpoint.OPTIMIZER: optimizer.state(),
-        checkpoint.RNG: checkpoint.rng_state(),
+        checkpoint.RNG: generators,
     }
     path = checkpoint.save(directory, state, tensors)
     if config.checkpoint.stamp:
         checkpoint.stamp(path)
     checkpoint.prune(directory, config.checkpoint.keep_last, config.checkpoint.keep_every)
     logger.info("saved %s", path)
+
+
+def check_equal(drafter: Drafter, place: Place, group: Group) -> None:
+    """TrainerError unless all drafters hold the same weights: gradients of different models add up to nonsense."""
+    sums = torch.zeros(place.drafters, dtype=torch.float64)
+    sums[place.rank] = sum(float(p.detach().double().abs().sum()) for p in drafter.parameters())
+    group.sum(sums)
+    if len(set(sums.tolist())) > 1:
+        raise TrainerError(f"the drafters' weights differ: their absolute sums are {sums.tolist()}")

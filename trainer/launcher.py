@@ -1,0 +1,70 @@
+"""``trainer train`` with several ranks on one machine: starts them under torchrun and passes signals on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+import psutil
+
+from trainer.config import Config
+
+
+def wants_ranks(config: Config, *, asked: bool) -> bool:
+    """Whether the topology needs, or the command line asks for, ranks that nobody has started yet."""
+    several = config.topology.targets + config.topology.drafters > 2
+    return (several or asked) and "RANK" not in os.environ
+
+
+def launch(config: Config, arguments: Sequence[str]) -> int:
+    """Runs ``python -m trainer ARGUMENTS`` on every rank of this machine; returns torchrun's exit code.
+
+    SIGTERM and SIGINT go to the ranks themselves, which save and leave with 0; torchrun, told directly,
+    would report a failure.
+    """
+    ranks = config.topology.targets + config.topology.drafters
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--standalone", "--nproc-per-node", str(ranks)),
+        *virtual_rank(),
+        *("-m", "trainer", *arguments),
+    ]
+    # A session of its own keeps a terminal's Ctrl-C from reaching torchrun before it reaches the ranks.
+    agent = subprocess.Popen(command, start_new_session=True)
+    with forwarding(agent.pid):
+        return agent.wait()
+
+
+def virtual_rank() -> list[str]:
+    """Lets each rank see its GPU as cuda:0, so that ranks share compiled code, where torchrun can do that."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    from torch.distributed.run import get_args_parser
+
+    known = {option for action in get_args_parser()._actions for option in action.option_strings}
+    return ["--virtual-local-rank"] if "--virtual-local-rank" in known else []
+
+
+@contextlib.contextmanager
+def forwarding(agent: int) -> Iterator[None]:
+    """Passes SIGTERM and SIGINT to the agent's children, or to the agent while it has none."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(agent)
+            for receiver in process.children() or [process]:
+                receiver.send_signal(number)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
