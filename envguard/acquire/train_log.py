@@ -97,16 +97,16 @@ class TrainLog:
 
 def read_train_log(host: Host, log: LogFile, configured: LogFields, zone: Zone) -> TrainLog | None:
     """Reads a log; None where no row holds a step, a rate or a loss, so that it is no training log."""
-    names = _names(host, log.path, configured)
+    names = field_names(host, log.path, configured)
     if not {"step", "tok_s", "loss"} & names.keys():
         return None
-    reader = _Reader(TrainLog(log.path, names), zone)
+    reader = RowReader(TrainLog(log.path, names), zone)
     for first, block in _blocks(host, log):
         reader.take(first, block)
     return reader.log
 
 
-def _names(host: Host, path: str, configured: LogFields) -> dict[str, str]:
+def field_names(host: Host, path: str, configured: LogFields) -> dict[str, str]:
     """Role → field name, from the keys of the first rows; a configured name counts wherever it is."""
     keys: dict[str, None] = {}
     for line in host.read(path, 1 << 18).split(b"\n")[:SNIFF_ROWS]:
@@ -149,7 +149,7 @@ def _lenient(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-class _Reader:
+class RowReader:
     def __init__(self, log: TrainLog, zone: Zone) -> None:
         self.log = log
         self.zone = zone
