@@ -39,9 +39,12 @@ def render(report: RestoreReport, dry_run: bool) -> Callable[[Console], None]:
         for title, obstacles in (("missing", report.missing), ("poisoned", report.poisoned)):
             for obstacle in obstacles:
                 where = f" {obstacle.path}" if obstacle.path else ""
-                console.print(Text(printable(f"{title}: {obstacle.package}{where}: {obstacle.why}"), style="red"))
+                console.print(
+                    Text(printable(f"{title}: {obstacle.package}{where}: {obstacle.why}"), style="red"),
+                    soft_wrap=True,
+                )
         for note in report.notes:
-            console.print(Text(printable(f"note: {note}")), style="yellow" if "will" in note else "")
+            console.print(Text(printable(f"note: {note}"), style="yellow" if "will" in note else ""), soft_wrap=True)
         console.print(Text(_verdict(report, dry_run), style="bold"))
 
     return draw

@@ -180,7 +180,12 @@ def _why_missing(wanted: Wanted, candidates: list[Candidate], fitting: list[Cand
     other = sorted({f"build {c.build[:16]} at {c.path}" for c in fitting if same_version(c.version, wanted.version)})
     if other:
         says += f"; another build of the same version is: {', '.join(other[:3])}"
-    foreign = [c for c in candidates if c not in fitting and c.build == wanted.build]
+    foreign = [
+        candidate
+        for candidate in candidates
+        if candidate not in fitting
+        and (candidate.build == wanted.build if wanted.build else same_version(candidate.version, wanted.version))
+    ]
     if foreign:
         says += f"; {foreign[0].path} is for another interpreter or platform ({', '.join(foreign[0].tags)})"
     return says
