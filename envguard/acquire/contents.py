@@ -189,10 +189,11 @@ class _Reader:
         hashing = depth != "stat"
         trust = seen is not None and (seen.hashed or not hashing)
         departs: dict[str, str] = {}
-        unseen = 0
+        size = unseen = 0
         for index, row in enumerate(rows):
             at = 4 * index
             now = _key(stats, at)
+            size += max(0, now[0])
             if before is not None and trust and now == _key(before, at):
                 if row.path in known:
                     departs[row.path] = known[row.path]
@@ -216,7 +217,7 @@ class _Reader:
             record=record,
             identity=build_identity(rows),
             rows=len(rows),
-            size=sum(max(0, stats[at]) for at in range(0, len(stats), 4)),
+            size=size,
             paths="\0".join(row.path for row in rows).encode("utf-8", "surrogateescape"),
             stats=stats.tobytes(),
             hashed=hashing or (trust and seen is not None and seen.hashed),
