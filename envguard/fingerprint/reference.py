@@ -91,7 +91,7 @@ def resolve(text: str, places: Places) -> Reference:
     except (FileNotFoundError, NotADirectoryError):
         facts = None
     except OSError as error:
-        raise InputError(f"{text} cannot be read: {reason(error)}") from error
+        raise _unreadable(text, path, error) from error
     if facts is not None:
         return _of_path(text, path, places, is_directory=facts.is_directory)
     return _of_name(text, places)
@@ -141,7 +141,7 @@ def of_checkpoint(checkpoint: Checkpoint, host: Host, label: str | None = None) 
     try:
         stamp = read_stamp(host, checkpoint.path)
     except OSError as error:
-        raise InputError(f"{checkpoint.path} cannot be read: {reason(error)}") from error
+        raise _unreadable(checkpoint.path, checkpoint.path, error) from error
     no_stamp = "it has no stamp" if stamp is None else stamp.why_not
     return Reference(
         label=label or checkpoint.name,
@@ -151,6 +151,12 @@ def of_checkpoint(checkpoint: Checkpoint, host: Host, label: str | None = None) 
         checkpoint=checkpoint,
         no_stamp=no_stamp,
     )
+
+
+def _unreadable(named: str, path: str, error: OSError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{named} is not there: {path}", "it is configured or was recorded; name another reference")
+    return InputError(f"{named} cannot be read: {reason(error)}", f"`ls -ld {path}` shows who may read it")
 
 
 def _of_name(text: str, places: Places) -> Reference:
@@ -192,7 +198,7 @@ def _of_path(text: str, path: str, places: Places, is_directory: bool) -> Refere
             return of_checkpoint(checkpoint, host, text)
         head = host.read(path, 2)
     except OSError as error:
-        raise InputError(f"{text} cannot be read: {reason(error)}") from error
+        raise _unreadable(text, path, error) from error
     if head == _GZIP:
         return Reference(text, "bundle", path)
     if path.endswith(_WEIGHTS):
@@ -223,7 +229,7 @@ def _of_directory(text: str, path: str, host: Host) -> Reference:
         names = {name for name, _ in host.listing(path)}
         checkpoint = read_checkpoint(host, path)
     except OSError as error:
-        raise InputError(f"{text} cannot be read: {reason(error)}") from error
+        raise _unreadable(text, path, error) from error
     assert checkpoint is not None
     if checkpoint.step is None and STAMP_NAME not in names:
         if "pyvenv.cfg" in names:
@@ -233,7 +239,10 @@ def _of_directory(text: str, path: str, host: Host) -> Reference:
             near = ", ".join(posixpath.relpath(item.path, path) for item in inner[-4:])
             raise UsageError(f"{text} is a directory of checkpoints, not one of them", f"it holds: {near}")
         if not any(name.endswith(_WEIGHTS) or name in _OF_CHECKPOINTS for name in names):
-            raise InputError(f"{text} is a directory without weights or a stamp, and no checkpoint")
+            raise InputError(
+                f"{text} is a directory without weights or a stamp, and no checkpoint",
+                "name a checkpoint's directory or file, a fingerprint, a lock or a bundle",
+            )
     return of_checkpoint(checkpoint, host, text)
 
 
@@ -241,7 +250,7 @@ def _of_lock(text: str, path: str, host: Host) -> Reference:
     try:
         data = host.read(path, 64 << 20)
     except OSError as error:
-        raise InputError(f"{text} cannot be read: {reason(error)}") from error
+        raise _unreadable(text, path, error) from error
     return Reference(text, "lock", path, lock=parse_lock(path, data))
 
 
@@ -249,7 +258,7 @@ def _of_fingerprint_file(label: str, path: str, host: Host, kind: ReferenceKind)
     try:
         return Reference(label, kind, path, fingerprint=parse_fingerprint(host.read(path, 64 << 20)))
     except OSError as error:
-        raise InputError(f"{label} cannot be read: {reason(error)}") from error
+        raise _unreadable(label, path, error) from error
     except NoFingerprint as error:
         raise InputError(
             f"{label} is neither a checkpoint nor a fingerprint, lock or bundle: {error}",
@@ -267,7 +276,7 @@ def _journal_entry(number: int, places: Places) -> Reference:
     except FileNotFoundError:
         snapshots = []
     except OSError as error:
-        raise InputError(f"the journal {path} cannot be read: {reason(error)}") from error
+        raise _unreadable("the journal", path, error) from error
     if number > len(snapshots):
         count = f"{len(snapshots)} snapshot{'' if len(snapshots) == 1 else 's'}"
         raise InputError(f"there is no @{number}: the journal holds {count}", "`envguard snapshot` adds one")

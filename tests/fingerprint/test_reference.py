@@ -1,0 +1,248 @@
+"""REF: every form, every refusal, and which one is meant where none is given."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from envguard.acquire.host import LiveHost
+from envguard.acquire.stamps import reference as checkpoint_reference
+from envguard.errors import Error, InputError, UsageError
+from envguard.fingerprint.reference import Places, resolve, resolve_default, stamps_of_newest
+from envguard.model.fingerprint import Fingerprint
+from envguard.state import journal
+from tests.fingerprint.made import fingerprint, replace
+
+LIVE = fingerprint(id="eg1-11111111111111111111")
+
+
+def write(path: Path, taken: Fingerprint) -> None:
+    path.write_bytes(msgspec.json.encode(taken))
+
+
+def make(path: Path, seconds: int = 1_700_000_000, weights: bytes = b"weights") -> Path:
+    path.mkdir(parents=True)
+    (path / "model.safetensors").write_bytes(weights)
+    os.utime(path / "model.safetensors", (seconds, seconds))
+    return path
+
+
+def stamp(path: Path, **more: object) -> str:
+    """Stamps a checkpoint by hand; returns the fingerprint's id."""
+    digits = hashlib.sha256(str(path).encode()).hexdigest()[:20]
+    named = checkpoint_reference(LiveHost(), str(path))
+    write(
+        path / "envguard.json",
+        fingerprint(**{"id": f"eg1-{digits}", "origin": "loaded", "checkpoint": named, **more}),
+    )
+    return f"eg1-{digits}"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    roots = tuple(str(tmp_path / name) for name in ("checkpoints", "outputs", "runs"))
+    state = tmp_path / ".envguard"
+    return Places(LiveHost(), str(tmp_path), roots, str(state), lambda: LIVE, baseline=str(state / "baseline.json"))
+
+
+def refused(text: str, places: Places, kind: type[Error] = InputError) -> tuple[str, str]:
+    with pytest.raises(kind) as caught:
+        resolve(text, places)
+    assert caught.value.code == 2
+    assert caught.value.hint
+    return str(caught.value), caught.value.hint
+
+
+def test_live(places: Places) -> None:
+    found = resolve("live", places)
+    assert (found.kind, found.fingerprint, found.label) == ("live", LIVE, "live")
+
+
+def test_stamped_checkpoint_by_name_and_by_path(places: Places, tmp_path: Path) -> None:
+    path = make(tmp_path / "runs" / "a" / "step_690")
+    identity = stamp(path)
+    for text in ("step_690", "690", "step-690", "a/step_690", "runs/a/step_690", "runs/a/step_690/", str(path),
+                 "runs/a/step_690/envguard.json"):  # fmt: skip
+        found = resolve(text, places)
+        assert found.kind == "checkpoint"
+        assert found.checkpoint is not None
+        assert found.checkpoint.path == str(path)
+        assert found.fingerprint is not None
+        assert (found.fingerprint.id, found.no_stamp) == (identity, None)
+
+
+def test_stamp_beside_a_file(places: Places, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    path = tmp_path / "runs" / "step_690.safetensors"
+    path.write_bytes(b"weights")
+    named = checkpoint_reference(LiveHost(), str(path))
+    write(Path(f"{path}.envguard.json"), fingerprint(origin="loaded", checkpoint=named))
+    for text in ("step_690", "step_690.safetensors", "runs/step_690.safetensors", f"{path}.envguard.json"):
+        found = resolve(text, places)
+        assert found.checkpoint is not None
+        assert (found.checkpoint.path, found.no_stamp) == (str(path), None)
+
+
+def test_unstamped_checkpoint(places: Places, tmp_path: Path) -> None:
+    make(tmp_path / "checkpoints" / "step_690")
+    found = resolve("step_690", places)
+    assert (found.kind, found.fingerprint, found.no_stamp) == ("checkpoint", None, "it has no stamp")
+
+
+def test_retrospective_and_foreign_stamps_count_as_none(places: Places, tmp_path: Path) -> None:
+    late = make(tmp_path / "checkpoints" / "step_690")
+    stamp(late, origin="retrospective")
+    found = resolve("step_690", places)
+    assert found.fingerprint is None
+    assert found.no_stamp is not None
+    assert "afterwards" in found.no_stamp
+    copied = make(tmp_path / "checkpoints" / "step_700", weights=b"others!")
+    stamp(late)
+    (copied / "envguard.json").write_bytes((late / "envguard.json").read_bytes())
+    found = resolve("step_700", places)
+    assert found.fingerprint is None
+    assert found.no_stamp == "the stamp is of step 690 (step_690) and was copied here"
+    (copied / "envguard.json").write_text("{")
+    assert "cannot be read" in (resolve("step_700", places).no_stamp or "")
+
+
+def test_name_in_several_run_directories(places: Places, tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        make(tmp_path / "runs" / run / "step_690")
+    message, hint = refused("step_690", places, UsageError)
+    assert f"{tmp_path}/runs/a/step_690" in message
+    assert f"{tmp_path}/runs/b/step_690" in message
+    assert "in 2 run directories" in message
+    assert hint == "name one by its path"
+    assert resolve("b/step_690", places).checkpoint is not None
+
+
+def test_name_that_is_not_there_lists_the_nearest(places: Places, tmp_path: Path) -> None:
+    for step in (600, 680, 700):
+        make(tmp_path / "checkpoints" / f"step_{step}")
+    message, hint = refused("step_690", places)
+    assert message == "no checkpoint is called 'step_690' (looked in checkpoints, outputs, runs)"
+    assert hint == "the nearest: step_680, step_700, step_600"
+
+
+def test_nothing_to_look_in(places: Places) -> None:
+    _, hint = refused("step_690", places)
+    assert "--checkpoints DIR" in hint
+    refused("", places)
+
+
+def test_fingerprint_file(places: Places, tmp_path: Path) -> None:
+    write(tmp_path / "before.json", LIVE)
+    found = resolve("before.json", places)
+    assert (found.kind, found.label) == ("fingerprint", "before.json")
+    assert found.fingerprint == LIVE
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("x.json", b""), ("x.json", b"[]"), ("x.json", b'{"schema": "envguard.diff", "version": 1}'),
+     ("x.json", b"\xff"),
+     ("x.json", b"[" * 100_000), ("notes", b"plain words"), ("x.bundle", b"\0" * 100)],
+)  # fmt: skip
+def test_files_that_are_no_reference(places: Places, tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    message, _ = refused(name, places)
+    assert name in message
+
+
+def test_missing_files(places: Places) -> None:
+    assert refused("gone.json", places)[0] == "there is no gone.json"
+    assert refused("some/where", places)[0] == "there is no some/where"
+
+
+def test_directories_that_are_no_checkpoint(places: Places, tmp_path: Path) -> None:
+    make(tmp_path / "runs" / "a" / "step_690")
+    message, hint = refused("runs/a", places, UsageError)
+    assert "directory of checkpoints" in message
+    assert "step_690" in hint
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("")
+    assert "--python venv" in refused("venv", places, UsageError)[1]
+    (tmp_path / "empty").mkdir()
+    assert "no checkpoint" in refused("empty", places)[0]
+    final = make(tmp_path / "final")
+    assert resolve("final", places).path == str(final)
+
+
+def test_lock_and_bundle(places: Places, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==2.11.0\n")
+    found = resolve("requirements.txt", places)
+    assert found.kind == "lock"
+    assert found.lock is not None
+    assert found.lock.packages[0].name == "torch"
+    (tmp_path / "machine.tgz").write_bytes(b"\x1f\x8b rest")
+    assert resolve("machine.tgz", places).kind == "bundle"
+
+
+def test_journal(places: Places) -> None:
+    state = Path(places.state)
+    for number in (1, 2, 3):
+        journal.append_snapshot(state, replace(LIVE, id=f"eg1-{number:020d}"), None)
+        journal.append(state, "stamp", {"id": "x"})
+    first = resolve("@1", places).fingerprint
+    third = resolve("@3", places).fingerprint
+    assert first is not None
+    assert third is not None
+    assert (first.id, third.id) == (f"eg1-{3:020d}", f"eg1-{1:020d}")
+    assert refused("@4", places)[0] == "there is no @4: the journal holds 3 snapshots"
+    refused("@0", places, UsageError)
+
+
+def test_torn_journal(places: Places) -> None:
+    state = Path(places.state)
+    journal.append_snapshot(state, LIVE, None)
+    with journal.journal_file(state).open("ab") as stream:
+        stream.write(b'{"time": "2026-05-18T20:41:00+00:00", "kind": "snapshot", "finger')
+    assert resolve("@1", places).fingerprint == LIVE
+
+
+def test_default_is_the_highest_stamped_step_of_the_newest_run(places: Places, tmp_path: Path) -> None:
+    old = make(tmp_path / "runs" / "old" / "step_900", 100)
+    stamp(old)
+    wanted = stamp(make(tmp_path / "runs" / "new" / "step_9", 200))
+    higher = make(tmp_path / "runs" / "new" / "step_10", 150)
+    make(tmp_path / "runs" / "new" / "step_11", 300)
+    found = resolve_default(places).fingerprint
+    assert found is not None
+    assert found.id == wanted, "step_10 and step_11 have no stamp, step_900 lies in an older run"
+    wanted = stamp(higher)
+    found = resolve_default(places).fingerprint
+    assert found is not None
+    assert found.id == wanted, "order is the step, not the time"
+    assert list(stamps_of_newest(places)) == ["stamp of step_10"]
+
+
+def test_default_order(places: Places, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve_default(places)
+    assert "--baseline" in (caught.value.hint or "")
+    (tmp_path / "requirements.txt").write_text("torch==2.11.0\n")
+    with_lock = Places(places.host, places.start, places.roots, places.state, places.live, places.baseline,
+                       str(tmp_path / "requirements.txt"))  # fmt: skip
+    assert resolve_default(with_lock).kind == "lock"
+    Path(places.state).mkdir()
+    write(Path(places.state) / "baseline.json", LIVE)
+    assert resolve_default(with_lock).kind == "baseline"
+    path = make(tmp_path / "checkpoints" / "step_690")
+    assert resolve_default(with_lock).kind == "baseline", "an unstamped checkpoint is no reference"
+    stamp(path, origin="retrospective")
+    assert resolve_default(with_lock).kind == "baseline", "nor is one that was stamped afterwards"
+    stamp(path)
+    assert resolve_default(with_lock).kind == "checkpoint"
+    other = make(tmp_path / "checkpoints" / "step_600")
+    assert resolve_default(with_lock, "step_600").path == str(other), "the checkpoint being resumed goes first"
+
+
+def test_a_lock_that_is_configured_and_not_there(places: Places, tmp_path: Path) -> None:
+    gone = Places(places.host, places.start, places.roots, places.state, places.live, None, str(tmp_path / "uv.lock"))
+    with pytest.raises(InputError, match=r"uv\.lock"):
+        resolve_default(gone)
