@@ -82,14 +82,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits with the contract's code."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        code = _group().main(args=words, prog_name="envguard", standalone_mode=False)
+        code = _run(words)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         sys.exit(2)
-    except click.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
+    except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output went away (`envguard … | head`): not an error to shout about, nor a success.
@@ -97,7 +95,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(141)
     except Exception as error:
         sys.exit(_report(error, words))
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    """Parses and runs. Not `Group.main`, which turns a closed pipe into exit code 1: here that means a finding."""
+    group = _group()
+    try:
+        with group.make_context("envguard", list(words)) as context:
+            group.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    return 0
 
 
 def _report(error: Exception, words: list[str]) -> int:
