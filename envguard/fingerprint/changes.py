@@ -10,12 +10,14 @@ from typing import Literal
 
 from envguard.fingerprint.rules import Change
 from envguard.fingerprint.units import counted, size
+from envguard.fingerprint.variables import MASKS, is_per_rank
 from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Code, CompileCache, FileSet, Fingerprint
 
 Differences = Iterator[Change | Unknown]
-_ALIVE = ("VALID", "MIXED")
+# What torchrun sets where it is not set, so that a stamp of a rank has it and the shell that starts the run has not.
+LAUNCHER_SETS = ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
 
 
 def not_recorded(facet: Facet, first_lacks: bool) -> Unknown:
@@ -156,6 +158,9 @@ def _file_sets(
         if was is None or now is None:
             kind = "added" if was is None else "removed"
             yield Change(facet, path, kind, _amount(was), _amount(now))
+        elif (was.files == 0) != (now.files == 0):
+            # A path that is configured and not there is kept as a set of no files.
+            yield Change(facet, path, "missing" if now.files == 0 else "added", _amount(was), _amount(now))
         elif was.digest is None or now.digest is None:
             if was != now:
                 yield _without_digest(facet, was, now)
@@ -172,7 +177,7 @@ def _without_digest(facet: Facet, was: FileSet, now: FileSet) -> Change | Unknow
 
 
 def _amount(item: FileSet | None) -> str | None:
-    if item is None:
+    if item is None or item.files == 0:
         return None
     return counted(item.rows, "row") or size(item.bytes) or item.digest
 
@@ -184,6 +189,9 @@ def variable_changes(a: Fingerprint, b: Fingerprint) -> Differences:
             yield not_recorded("env", a.env is None)
         return
     old, new = a.env.variables, b.env.variables
+    ranked = [any(is_per_rank(name) for name in variables) for variables in (old, new)]
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
-            yield Change("env", name, "changed", old.get(name), new.get(name))
+            # A rank's launcher gives it its GPUs, and torchrun sets what its own start needs: the shell has neither.
+            by_launcher = (name in MASKS and any(ranked)) or (name in LAUNCHER_SETS and ranked[0] != ranked[1])
+            yield Change("env", name, "launcher" if by_launcher else "changed", old.get(name), new.get(name))

@@ -14,10 +14,18 @@ from envguard.fingerprint.changes import (
 )
 from envguard.fingerprint.machine_changes import facet_of_unknown, machine_changes
 from envguard.fingerprint.package_changes import facet_of, package_changes
-from envguard.fingerprint.rules import Change, check_policy, grade, policy_for
-from envguard.model.drift import FACETS, DiffReport, Drift, Facet, Side
+from envguard.fingerprint.rules import (
+    PROBLEM_FACETS,
+    PROBLEMS_OF_CONTENTS,
+    PROBLEMS_TOLD_ELSEWHERE,
+    Change,
+    check_policy,
+    grade,
+    policy_for,
+)
+from envguard.model.drift import FACETS, DiffReport, Drift, Side
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Fingerprint, Problem
+from envguard.model.fingerprint import Fingerprint
 
 _SEVERITY = {"block": 0, "warn": 1, "info": 2}
 _EFFECT = {"breaks": 0, "numerics": 1, "performance": 2, "none": 3}
@@ -91,16 +99,14 @@ def _unknown(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:
 def _problems(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
     """Findings about B's environment that A's had not."""
     known = {(problem.kind, problem.subject) for problem in a.problems}
+    before = {package.name for package in a.packages}
+    newcomers = {package.name for package in b.packages} - before
     for problem in b.problems:
-        if (problem.kind, problem.subject) not in known:
-            yield Change(_facet_of_problem(problem), problem.subject, f"problem:{problem.kind}", detail=problem.says)
-
-
-def _facet_of_problem(problem: Problem) -> Facet:
-    first = problem.kind.replace("_", "-").split("-")[0]
-    facets: dict[str, Facet] = {
-        "torch": "torch", "triton": "torch", "library": "torch", "cuda": "cuda", "driver": "driver", "gpu": "gpu",
-        "nvml": "gpu", "compile": "compile_cache", "cache": "compile_cache", "code": "code", "git": "code",
-        "config": "config", "data": "data", "python": "python", "system": "system", "pair": "torch",
-    }  # fmt: skip
-    return facets.get(first) or facet_of(problem.subject)
+        if (problem.kind, problem.subject) in known or problem.kind in PROBLEMS_TOLD_ELSEWHERE:
+            continue
+        if problem.kind in PROBLEMS_OF_CONTENTS and problem.subject in before:
+            continue  # its build differs from A's, and that row names the files
+        facet = PROBLEM_FACETS.get(problem.kind.replace("_", "-").split("-")[0]) or facet_of(problem.subject)
+        newcomer = problem.subject in newcomers and facet == "packages"
+        kind = "newcomer-problem" if newcomer else f"problem:{problem.kind}"
+        yield Change(facet, problem.subject, kind, detail=problem.says)

@@ -75,6 +75,17 @@ PER_RANK = (
 )
 
 
+# First word of a problem's kind → the facet that it is about; the others are about packages.
+PROBLEM_FACETS: dict[str, Facet] = {
+    "torch": "torch", "triton": "torch", "library": "torch", "pair": "torch", "cuda": "cuda", "driver": "driver",
+    "gpu": "gpu", "compile": "compile_cache", "code": "code", "config": "config", "data": "data", "python": "python",
+    "base": "python", "pythonhome": "python", "system": "system",
+}  # fmt: skip
+# Told by a row of its own, or about something that is no part of a comparison (a process that runs on old files).
+PROBLEMS_TOLD_ELSEWHERE = ("driver-mismatch", "process-stale", "config-missing", "data-missing")
+PROBLEMS_OF_CONTENTS = ("files-missing", "files-modified")
+
+
 def is_torch_stack(name: str) -> bool:
     """Whether a package (normalised name) belongs to torch, what it is built on, or what is built against it.
 
@@ -158,9 +169,11 @@ RULES: tuple[Rule, ...] = (
     Rule("packages", "rebuilt", "*", "warn", "none", "the same version number with other content"),
     Rule("packages", "origin", "*", "warn", "none", "installed from another place: {detail}"),
     Rule("packages", "removed", "*", "warn", "breaks", "{subject} is gone: whatever imports it fails"),
-    Rule("packages", "added", "*", "info", "none", "came later; it shadows nothing and breaks nothing that was there"),
+    Rule("packages", "added", "*", "info", "none",
+         "came later; it shadows nothing and breaks nothing that was there"),
     Rule("packages", "locked", "*", "info", "none", "{detail}"),
     Rule("packages", "unparsed", "*", "info", "none", "a requirement that cannot be read was not checked: {detail}"),
+    Rule("packages", "newcomer-problem", "*", "info", "none", "{detail}; it came later"),
     Rule("packages", "problem:*", "*", "warn", "breaks", "{detail}"),
     Rule("packages", "*", "*", "warn", "none", "{subject} differs"),
     # driver
@@ -231,6 +244,8 @@ RULES: tuple[Rule, ...] = (
     Rule("env", "*", PER_RANK, "info", "none", "set for each rank by the launcher"),
     Rule("env", "*", "TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR", "info", "none",
          "where the compile cache lies; what is in it is judged by itself"),
+    Rule("env", "launcher", "*", "info", "none", "the launcher sets it for what it starts"),
+    Rule("env", "*", "CUDA_MODULE_LOADING", "info", "none", "torch sets it itself when CUDA is first used"),
     Rule("env", "*", DETERMINISM, "warn", "numerics", "it decides how results are computed"),
     Rule("env", "*", "CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER", "warn", "breaks",
          "other GPUs are used"),

@@ -123,7 +123,7 @@ def fingerprint(*packages: Package, **more: Any) -> Fingerprint:
         "code": (tree(),),
         "config": (),
         "data": (file_set(),),
-        "env": Environment(digest="e" * 64, variables={"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", "RANK": "0"}),
+        "env": Environment(digest="e" * 64, variables={"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}),
         "system": System(
             host="box",
             kernel="6.8.0",

@@ -336,6 +336,17 @@ def test_data_and_config() -> None:
     assert grade(b, "config", "c.toml", a) == ("warn", "numerics")
 
 
+def test_data_that_is_not_there() -> None:
+    gone = replace(
+        BASE,
+        data=(file_set(rows=None, files=0, bytes=0, digest=None),),
+        problems=(Problem(kind="data-missing", subject="data/train.jsonl", says="it is not there"),),
+    )
+    (drift,) = compare(BASE, gone).drifts
+    assert (drift.facet, drift.severity, drift.effect, drift.b) == ("data", "block", "breaks", None)
+    assert compare(gone, gone).match
+
+
 def test_data_that_was_not_hashed_is_no_match() -> None:
     blind = replace(BASE, data=(file_set(digest=None),))
     assert compare(BASE, blind).unknown == (Unknown("data data/train.jsonl", "no digest in B"),)
@@ -358,6 +369,21 @@ def test_variables(name: str, graded: tuple[str, str]) -> None:
     assert grade(b, "env", name) == graded
 
 
+def test_what_a_launcher_sets_for_its_ranks() -> None:
+    """A stamp is taken in a rank, `launch` compares in the shell that starts torchrun."""
+
+    def env(**variables: str) -> Fingerprint:
+        return replace(BASE, env=Environment(digest="x", variables=variables))
+
+    shell = env(NCCL_DEBUG="INFO")
+    rank = env(NCCL_DEBUG="INFO", RANK="3", CUDA_VISIBLE_DEVICES="3", OMP_NUM_THREADS="1", TORCHELASTIC_RUN_ID="x")
+    for report in (compare(rank, shell), compare(shell, rank)):
+        assert (code(report), {drift.severity for drift in report.drifts}) == (0, {"info"})
+    other = env(RANK="5", CUDA_VISIBLE_DEVICES="5", OMP_NUM_THREADS="8")
+    assert grade(other, "env", "CUDA_VISIBLE_DEVICES", rank) == ("info", "none")
+    assert grade(other, "env", "OMP_NUM_THREADS", rank) == ("warn", "performance")
+
+
 def test_system() -> None:
     def b(**change: Any) -> Fingerprint:
         return replace(BASE, system=replace(BASE.system, **change))
@@ -375,6 +401,24 @@ def test_problems_of_b_alone() -> None:
     report = compare(BASE, b)
     assert [(drift.severity, drift.why) for drift in report.drifts] == [("block", problem.says)]
     assert compare(b, b).match
+
+
+def test_problems_that_have_a_row_of_their_own_or_concern_a_newcomer() -> None:
+    def says(kind: str, subject: str) -> Problem:
+        return Problem(kind=kind, subject=subject, says=f"{subject}: {kind}")
+
+    b = with_packages(
+        package("transformers", "5.6.0", "f" * 64, departs=("transformers/trainer.py",)),
+        package("sglang", "0.5.6"),
+        problems=(
+            says("files-modified", "transformers"),
+            says("files-missing", "sglang"),
+            says("process-stale", "4711"),
+            says("pth-code", "zz_hook.pth"),
+        ),
+    )
+    found = [(drift.subject, drift.severity) for drift in compare(BASE, b).drifts]
+    assert found == [("zz_hook.pth", "warn"), ("transformers", "warn"), ("sglang", "info"), ("sglang", "info")]
 
 
 def test_unknown_on_one_side_is_undetermined_and_on_both_alike_is_info() -> None:
