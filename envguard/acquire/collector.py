@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import stat as stat_module
 import subprocess
 import sys
@@ -24,10 +25,10 @@ import time
 # Environment variables that a witness may want. Everything else stays where it is: a variable that is not listed
 # is never read into a fact, so a secret cannot reach a file by being forgotten on a deny-list.
 ENVIRONMENT_PREFIXES = (
-    "CUDA", "NVIDIA_", "NCCL_", "TORCH", "TRITON_", "PYTORCH_", "INDUCTOR", "OMP_", "MKL_", "OPENBLAS_",
-    "HF_HOME", "HF_HUB_OFFLINE", "HF_DATASETS_", "TRANSFORMERS_", "TOKENIZERS_", "XDG_", "UV_", "VIRTUAL_ENV",
-    "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHON", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "HOME", "USER",
-    "LOGNAME", "TMPDIR", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "CUDA", "CUBLAS", "CUDNN", "NVIDIA_", "NCCL_", "TORCH", "TRITON_", "PYTORCH_", "INDUCTOR", "OMP_", "MKL_",
+    "OPENBLAS_", "HF_HOME", "HF_HUB_OFFLINE", "HF_DATASETS_", "TRANSFORMERS_", "TOKENIZERS_", "XDG_", "UV_",
+    "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHON", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "HOME",
+    "USER", "LOGNAME", "TMPDIR", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
     "MASTER_PORT", "GLOO_", "UCX_", "FLASH_ATTENTION_", "XFORMERS_", "ENVGUARD_", "DEEPSPEED_", "ACCELERATE_",
     "KUBERNETES_SERVICE_HOST", "container",
 )  # fmt: skip
@@ -255,12 +256,50 @@ def digest(path):
         os.close(descriptor)
 
 
+def lines(path):
+    """[sha256 in hex, lines]: a text file's digest and its count of lines that are not blank, in one reading."""
+    hasher, count, blank, last = hashlib.sha256(), 0, True, b"\n"
+    for offset in range(0, os.stat(path).st_size, 1 << 22):
+        piece = read(path, 1 << 22, offset)
+        hasher.update(piece)
+        data = last + piece
+        if blank == (last == b"\n") and not any(mark in data for mark in (b"\n\n", b"\n\r", b"\n ", b"\n\t")):
+            count += piece.count(b"\n")  # no line of it is blank: counted without looking at each
+            blank = piece.endswith(b"\n")
+        else:
+            for part in piece.splitlines(True):
+                blank = blank and not part.strip()
+                if part.endswith(b"\n"):
+                    count += not blank
+                    blank = True
+        last = piece[-1:]
+    return [hasher.hexdigest(), count + (not blank)]
+
+
 def chain(parts):
     """sha256, hex, over a sequence of ("text", words) and ("file", path): the words in UTF-8 and whole files."""
     hasher = hashlib.sha256()
     for kind, value in parts:
         hasher.update(value.encode("utf-8") if kind == "text" else read(value))
     return hasher.hexdigest()
+
+
+def scan(path, needles, before, after, limit, most):
+    """[sha256 in hex, texts]: a file's digest, and what stands around each of the plain `needles` in its first bytes.
+
+    A text is `before` bytes, the needle and `after` bytes, in Latin-1; at most `most` a needle, within `limit` bytes.
+    """
+    data = read(path, limit)
+    texts = []
+    for needle in needles:
+        sought, at = needle.encode("latin-1"), -1
+        for _ in range(most):
+            at = data.find(sought, at + 1)
+            if at < 0:
+                break
+            texts.append(data[max(0, at - before) : at + len(sought) + after].decode("latin-1"))
+    whole = len(data) < limit
+    return [hashlib.sha256(data).hexdigest() if whole else digest(path), texts]
 
 
 def readlink(path):
@@ -286,6 +325,15 @@ def _visible_environment(items):
     return kept
 
 
+def withheld():
+    """Names of listed variables whose value looks like a secret, or holds one; no value leaves here."""
+    return sorted(
+        name
+        for name, value in os.environ.items()
+        if name.startswith(ENVIRONMENT_PREFIXES) and (SECRET_NAME.search(name) or REDACTED in redact(value))
+    )
+
+
 def machine():
     """Who and where: uid, user, host name, uname, boot time (s), clock, time zone offset (s), working directory."""
     try:
@@ -309,6 +357,15 @@ def machine():
         "kernel": name.release, "system": name.sysname, "arch": name.machine, "boot_time": boot, "now": now,
         "utc_offset": time.localtime(now).tm_gmtoff, "cwd": os.getcwd(), "cpus": os.cpu_count(),
         "tmpdir": os.environ.get("TMPDIR") or "/tmp",
+    }  # fmt: skip
+
+
+def space(path):
+    """The file system that holds `path`: {"bytes", "free", "files_free"}; free to this user, None for no limit."""
+    found = os.statvfs(path)
+    return {
+        "bytes": found.f_frsize * found.f_blocks, "free": found.f_frsize * found.f_bavail,
+        "files_free": found.f_favail if found.f_files else None,
     }  # fmt: skip
 
 
@@ -407,6 +464,30 @@ def query(argv, cwd=None, timeout=20.0):
     return {"code": done.returncode, "out": os.fsdecode(done.stdout), "err": os.fsdecode(done.stderr)}
 
 
+def probe(executable, program, timeout=180.0):
+    """Runs a program in an environment's own interpreter: {"code", "out", "err"}; a negative code is its signal.
+
+    It writes no bytecode and no CUDA cache, starts in `/` so that no file of the working directory is imported, and
+    is ended with everything that it started when its time is over.
+    """
+    environment = dict(
+        os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONFAULTHANDLER="1", CUDA_CACHE_DISABLE="1", LC_ALL="C.UTF-8",
+    )  # fmt: skip
+    child = subprocess.Popen(
+        [executable, "-B", "-c", program], cwd="/", env=environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = child.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise OSError(errno.ETIMEDOUT, "no answer within %g s" % timeout, executable)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    return {"code": child.returncode, "out": os.fsdecode(out), "err": os.fsdecode(err[-65536:])}
+
+
 # --- NVML: what the NVIDIA driver's library says, through pynvml where it is at hand, else through nvidia-smi ----
 
 NVML_TIMEOUT = 20.0
@@ -438,7 +519,7 @@ def _nvidia_smi():
         said = query(["nvidia-smi", "-q", "-x"], None, NVML_TIMEOUT)
     except FileNotFoundError:
         return {"source": None}
-    text = re.sub(r"(?s)<serial>.*?</serial>", "", said["out"])
+    text = re.sub(r"(?s)<(serial|pdi)>.*?</\1>", "", said["out"])
     text = re.sub(r"<uuid>\s*(.*?)\s*</uuid>", lambda m: "<uuid>%s</uuid>" % _uuid_digest(m.group(1)), text)
     return {"source": "nvidia-smi", "code": said["code"], "xml": text, "err": said["err"]}
 
@@ -508,6 +589,11 @@ def _ask_gpu(library, handle, fact):
         "ecc": fact(lambda: library.nvmlDeviceGetEccMode(handle)),
         "power_limit_mw": fact(lambda: library.nvmlDeviceGetEnforcedPowerLimit(handle)),
         "processes": fact(processes),
+        # Volatile: since the driver was loaded. Corrected errors are what ECC is for.
+        "uncorrected": fact(lambda: library.nvmlDeviceGetTotalEccErrors(handle, 1, 0)),
+        "remapped": fact(lambda: library.nvmlDeviceGetRemappedRows(handle)),
+        "retirement_pending": fact(lambda: library.nvmlDeviceGetRetiredPagesPendingStatus(handle)),
+        "throttle": fact(lambda: library.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
     }
 
 
@@ -539,14 +625,19 @@ OPERATIONS = {
         order,
         read,
         digest,
+        lines,
         chain,
+        scan,
         readlink,
         realpath,
         environ,
+        withheld,
         machine,
         processes,
         query,
+        probe,
         nvml,
+        space,
     )
 }
 

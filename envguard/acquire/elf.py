@@ -14,6 +14,7 @@ PT_NOTE = 4
 NT_GNU_BUILD_ID = 3
 PN_XNUM = 0xFFFF
 MAX_PROGRAM_HEADERS = 512
+MAX_HEADER_BYTES = 256
 MAX_NOTE_BYTES = 1 << 20
 _HEAD_BYTES = 4096
 
@@ -59,7 +60,7 @@ def _notes(host: Host, path: str, head: bytes, wide: bool, order: str) -> list[t
         entry_size, count = struct.unpack_from(f"{order}HH", head, 42)
     if count == PN_XNUM or count > MAX_PROGRAM_HEADERS:
         raise CorruptElf(f"{count} program headers")
-    if count and entry_size < (56 if wide else 32):
+    if count and not (56 if wide else 32) <= entry_size <= MAX_HEADER_BYTES:
         raise CorruptElf(f"program headers of {entry_size} bytes")
     headers = _span(host, path, head, table, entry_size * count)
     found = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from envguard import clock
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?$")
 _ARCHIVE_BUCKET = re.compile(r"archive-v\d+")
 MAX_MAPPED_RANGES = 20_000
+MAX_COMMAND = 1000
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class EnvironmentProcess:
     stale: tuple[StaleFile, ...]
     torch: LoadedTorch | None = None
     """Set where a library of torch is stale."""
+    environ: dict[str, str] = field(default_factory=dict, repr=False)
+    """Its allow-listed variables, without secrets."""
 
     def as_model(self) -> LiveProcess:
         return LiveProcess(
@@ -119,11 +122,14 @@ def read_processes(
         if how is None or _lives_elsewhere(host, process, namespace):
             continue
         if "maps" in process.refused:
-            notes.unseen(f"libraries of process {process.pid}", "its maps may not be read by this user")
+            notes.unseen(f"processes: libraries of {process.pid}", "its maps may not be read by this user")
         stale = _stale(host, process, roots, notes)
         command = " ".join(process.argv)
+        command = command if len(command) <= MAX_COMMAND else f"{command[:MAX_COMMAND]}…"
         torch = search.of(process.pid, stale)
-        found.append(EnvironmentProcess(process.pid, process.started, command, process.uid, how, stale, torch))
+        found.append(
+            EnvironmentProcess(process.pid, process.started, command, process.uid, how, stale, torch, process.environ)
+        )
     return notes.section(tuple(found))
 
 
@@ -180,7 +186,7 @@ def _stale(host: Host, process: Process, roots: tuple[str, ...], notes: Notes) -
             uncertain.append(mapping.path)
     if uncertain:
         why = f"this file system's inode numbers cannot be compared with the mapped ones ({uncertain[0]})"
-        notes.unseen(f"replaced libraries of process {process.pid}", why)
+        notes.unseen(f"processes: replaced libraries of {process.pid}", why)
     return tuple(found)
 
 
@@ -190,7 +196,7 @@ def _state(host: Host, mapping: MappedFile, notes: Notes) -> Literal["same", "go
     except (FileNotFoundError, NotADirectoryError):
         return "gone"
     except OSError as error:
-        notes.unseen(f"whether {mapping.path} is still the mapped file", error)
+        notes.unseen(f"processes: whether {mapping.path} is still the mapped file", error)
         return "same"
     if now.inode == mapping.inode:
         return "same"

@@ -29,7 +29,7 @@ def read_ptxas(host: Host, roots: tuple[str, ...], memo: Memo, notes: Notes) -> 
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                notes.unseen(f"ptxas in {root}/{folder}", error)
+                notes.unseen(f"torch: ptxas in {root}/{folder}", error)
                 continue
             for name in names:
                 if name.startswith("ptxas"):
@@ -44,12 +44,12 @@ def _take(host: Host, path: str, label: str, memo: Memo, notes: Notes, found: di
         stat = host.stat_target(path)
         version = remembered_file(memo, "ptxas", path, stat, lambda: _version(host, path))
     except OSError as error:
-        notes.unseen(f"version of {label}", error)
+        notes.unseen(f"torch: version of {label}", error)
         return
     if version:
         found[label] = version
     else:
-        notes.unseen(f"version of {label}", "the binary names none")
+        notes.unseen(f"torch: version of {label}", "the binary names none")
 
 
 def _version(host: Host, path: str) -> str:

@@ -64,8 +64,10 @@ def decode(line: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(line, type=kind)
 
 
-PATHLESS = ("environ", "machine", "processes", "query", "nvml", "chain")
-"""Operations whose answer belongs to no single path."""
+PATHLESS = (
+    "environ", "withheld", "machine", "processes", "query", "probe", "nvml", "lines", "chain", "scan", "space",
+)  # fmt: skip
+"""Operations whose answer is kept by its question, and not with a path."""
 
 
 def _key(operation: str, arguments: tuple[Any, ...]) -> bytes:

@@ -125,7 +125,7 @@ def _libraries(host: Host, folder: str, notes: Notes) -> dict[str, str | None]:
         except CorruptElf as error:
             notes.problem("library-damaged", name, f"not a sound ELF library: {error}", path)
         except OSError as error:
-            notes.unseen(f"build-id of {name}", error)
+            notes.unseen(f"torch: build-id of {name}", error)
     return found
 
 
@@ -138,7 +138,7 @@ def find_torch(host: Host, env: Environment, notes: Notes) -> str | None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            notes.unseen(f"torch under {entry.path}", error)
+            notes.unseen(f"torch: under {entry.path}", error)
             continue
         if found.is_directory:
             return directory
@@ -207,9 +207,9 @@ def _triton(host: Host, dists: Distributions, roots: tuple[str, ...], notes: Not
         except (FileNotFoundError, NotADirectoryError):
             continue
         except UnreadableVersion as error:
-            notes.unseen("triton's own version", f"triton/__init__.py: {error}")
+            notes.unseen("torch: triton's own version", f"triton/__init__.py: {error}")
         except OSError as error:
-            notes.unseen("triton's own version", error)
+            notes.unseen("torch: triton's own version", error)
         break
     if dist is None or dist.version is None:
         return said

@@ -11,12 +11,11 @@ from envguard.acquire.contents import AllContents, Policy, read_contents
 from envguard.acquire.distributions import Distributions, read_distributions
 from envguard.acquire.environment import Environment, locate
 from envguard.acquire.host import Host, LiveHost
-from envguard.acquire.live_processes import read_processes
 from envguard.acquire.section import Notes
-from envguard.acquire.torch_build import read_torch
 from envguard.config import Config
 from envguard.fingerprint.identity import fingerprint_id
 from envguard.fingerprint.packages import closely, cuda_of, judge_pth, packages_of
+from envguard.fingerprint.surroundings import Wish, read_surroundings
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
 from envguard.state import digests as digest_store
@@ -102,33 +101,34 @@ def assemble(
     notes.take(contents.problems, contents.unknown)
     packages, beaten = packages_of(distributions, contents.of, notes)
     judge_pth(env.pth, distributions, notes)
-    torch = read_torch(host, env, distributions)
-    notes.take(torch.problems, torch.unknown)
-    processes = None
-    if not request.in_process:
-        living = read_processes(host, env, request.own_pids)
-        notes.take(living.problems, living.unknown)
-        processes = tuple(process.as_model() for process in living.value)
+    torch_build = next((package.build for package in packages if package.name == "torch"), None)
+    wish = Wish(
+        request.start, request.root, request.config, request.deep, request.probe, request.in_process, request.own_pids
+    )
+    around = read_surroundings(host, wish, env, distributions, torch_build, digests.memo)
+    notes.take(around.problems, around.unknown)
+    seen = around.value
     python = env.as_model()
     return Fingerprint(
-        id=fingerprint_id(python, packages, torch.value, None, None),
+        id=fingerprint_id(python, packages, seen.torch, seen.driver, seen.gpus),
         envguard=__version__,
         taken_at=clock.iso(host.machine().now),
         python=python,
         sys_path=tuple(entry.path for entry in env.sys_path),
         packages=packages,
         shadowed=(*beaten, *distributions.shadowed),
-        torch=torch.value,
-        cuda=cuda_of(torch.value, packages),
-        driver=None,
-        gpus=None,
-        compile_cache=None,
-        code=None,
-        config=None,
-        data=None,
-        env=None,
-        system=None,
-        processes=processes,
+        torch=seen.torch,
+        cuda=cuda_of(seen.torch, packages),
+        driver=seen.driver,
+        gpus=seen.gpus,
+        compile_cache=seen.compile_cache,
+        code=seen.code,
+        config=seen.config,
+        data=seen.data,
+        env=seen.env,
+        system=seen.system,
+        processes=seen.processes,
+        runtime=seen.runtime,
         problems=tuple(dict.fromkeys(notes.problems)),
         unknown=tuple(dict.fromkeys(notes.unknown)),
         deep=request.deep,

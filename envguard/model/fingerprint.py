@@ -196,6 +196,22 @@ class LiveProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The torch build that it still runs, where a library of torch is stale and its version could be found out."""
 
 
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """What the environment's own interpreter said when it imported torch (`--probe`); None for what it could not."""
+
+    torch: str | None
+    cuda: str | None
+    cuda_available: bool | None
+    devices: tuple[str, ...]
+    cudnn: str | None
+    nccl: str | None
+    config: str | None
+    """`torch.__config__.show()`."""
+    import_s: float | None
+    error: str | None
+    """Why there is no answer: the exception that the import raised, the signal that ended it, the time-out."""
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """A finding about the environment itself, independent of any comparison."""
 
@@ -251,6 +267,8 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
     unknown: tuple[Unknown, ...]
     deep: bool = False
+    runtime: Runtime | None = None
+    """Only with --probe."""
     origin: Literal["loaded", "launch", "live", "retrospective"] | None = None
     checkpoint: CheckpointRef | None = None
     diverged: tuple[Divergence, ...] | None = None

@@ -95,6 +95,7 @@ def patched(at: int, form: str, value: int) -> bytes:
         patched(56, "<H", 0xFFFF),
         patched(56, "<H", 5000),
         patched(54, "<H", 1),
+        patched(54, "<H", 0xFFFF),
         patched(4, "<B", 7),
         patched(5, "<B", 0),
     ],

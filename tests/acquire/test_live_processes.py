@@ -170,7 +170,7 @@ def test_the_same_path_in_another_container_is_another_file() -> None:
 def test_maps_that_may_not_be_read_are_unknown_and_not_sound() -> None:
     section = read_processes(Machine([], {}, refused=["maps"]), ENV)
     assert [process.pid for process in section.value] == [7]
-    assert "process 7" in section.unknown[0].what
+    assert section.unknown[0].what == "processes: libraries of 7"
 
 
 def test_a_machine_without_proc_is_unknown() -> None:

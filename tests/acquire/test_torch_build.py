@@ -174,7 +174,7 @@ def test_ptxas_is_searched_once_and_again_when_it_was_replaced(torch_stage: Stag
     section = torch_of(torch_stage, memo)
     assert section.value is not None
     assert section.value.ptxas == {}
-    assert [item.what for item in section.unknown] == ["version of ptxas"]
+    assert [item.what for item in section.unknown] == ["torch: version of ptxas"]
 
 
 def test_the_version_string_is_found_across_a_border_of_two_pieces(torch_stage: Stage) -> None:
