@@ -101,6 +101,8 @@ def _launch(screen: Screen, request: Request, target: Path | None) -> int:
             if not screen.json:
                 render(console, report, gated.verdict, gated.reference, screen.verbose)
             return gated.verdict.code
+        for note in gated.notes:
+            screen.warn(note)
         screen.say(started_line(gated.report()))
         report, code = run(request.project, gated, plan, screen.say, screen.warn)
     except CannotExecute as error:

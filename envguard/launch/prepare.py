@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.diff import compare
 from envguard.fingerprint.reference import Places, Reference, resolve, resolve_default
 from envguard.launch import child, start, waivers
+from envguard.launch.earlier import says, without_end
 from envguard.launch.expect import expect
 from envguard.launch.preflight import check_all
 from envguard.launch.session import Gate, Plan, Warn, weigh
@@ -28,6 +29,7 @@ from envguard.model.action import Check
 from envguard.model.drift import DiffReport
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
+from envguard.model.run import RunRecord
 from envguard.project import Project
 from envguard.state import digests as digest_store
 
@@ -72,9 +74,12 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     places = request.places(lambda: live)
     reference = _reference(request, places, command)
     diff = _compared(request, reference, live)
-    checks = _preflight(host, request, reference, places, live, warn)
+    earlier = _earlier(host, request, warn)
+    checks = _preflight(host, request, reference, places, live, earlier)
     gated = weigh(request.project, live, diff, _restorable(reference), checks, given, warn)
-    return gated, Plan(command, request.environ, cache, on_drift, request.json, reference is None)
+    ended = without_end(host, earlier, host.machine().host)
+    gated = replace(gated, notes=(*gated.notes, *(says(record) for record in ended)))
+    return gated, Plan(command, request.environ, cache, on_drift, request.json, reference is None, ended)
 
 
 def _on_drift(request: Request) -> Literal["warn", "stop"]:
@@ -126,20 +131,29 @@ def _restorable(reference: Reference | None) -> str | None:
     return reference.path if reference.kind == "baseline" else reference.label
 
 
-def _preflight(
-    host: Host, request: Request, reference: Reference | None, places: Places, live: Fingerprint, warn: Warn
-) -> tuple[Check, ...]:
+def _earlier(host: Host, request: Request, warn: Warn) -> tuple[RunRecord, ...]:
     unseen: list[Unknown] = []
     records = read_run_records(host, str(request.project.state), unseen)
     for item in unseen:
         warn(f"{item.what} cannot be read: {item.why}")
+    return tuple(record for _, record in records)
+
+
+def _preflight(
+    host: Host,
+    request: Request,
+    reference: Reference | None,
+    places: Places,
+    live: Fingerprint,
+    earlier: Sequence[RunRecord],
+) -> tuple[Check, ...]:
     newest = places.checkpoints().newest_run()
     expected = expect(
         host,
         request.environ,
         reference.fingerprint if reference is not None else None,
         live,
-        tuple(record for _, record in records),
+        earlier,
         newest[-1] if newest else None,
     )
     folders = [newest[-1].run_directory] if newest else [str(root) for root in request.checkpoint_roots[:1]]

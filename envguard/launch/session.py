@@ -12,7 +12,7 @@ from typing import Literal
 from envguard import clock
 from envguard.acquire.collector import redact_argv
 from envguard.errors import InputError
-from envguard.launch import child, gate, start, waivers
+from envguard.launch import child, earlier, gate, start, waivers
 from envguard.launch.child import Ended
 from envguard.launch.ledger import Ledger
 from envguard.launch.waivers import Waiver
@@ -94,12 +94,14 @@ class Plan:
     on_drift: Literal["warn", "stop"]
     stdout_to_stderr: bool
     records_baseline: bool
+    without_end: tuple[RunRecord, ...]
+    """Earlier runs that nobody watches any more, to be marked as such."""
 
 
 def run(project: Project, gated: Gate, plan: Plan, say: Warn, warn: Warn) -> tuple[LaunchReport, int]:
     """Starts the command, stays with it to its end, and returns the answer and the code to exit with."""
     identity = runs.new_run_id()
-    kept = _keep_fingerprint(project.state, identity, gated, warn)
+    kept = _keep_fingerprint(project.state, identity, gated, plan.without_end, warn)
     if plan.records_baseline:
         _record_baseline(project.state, gated, say)
     cache = _private_cache(plan.compile_cache, warn)
@@ -154,11 +156,15 @@ def _record(gated: Gate, plan: Plan, identity: str, kept: Path | None, cache: Pa
     )
 
 
-def _keep_fingerprint(state: Path, identity: str, gated: Gate, warn: Warn) -> Path | None:
+def _keep_fingerprint(
+    state: Path, identity: str, gated: Gate, without_end: tuple[RunRecord, ...], warn: Warn
+) -> Path | None:
     """The environment as it is now, for `envguard.stamp` in the command: None, and said, where it can't be kept."""
     path = runs.fingerprint_file(state, identity)
     try:
         runs.write_fingerprint(path, gated.live)
+        for record in without_end:
+            runs.write_run(state, earlier.marked(record))
         if gated.given:
             waivers.store(state, gated.given, identity)
     except OSError as error:

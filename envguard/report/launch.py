@@ -45,7 +45,7 @@ def render(console: Console, report: LaunchReport, verdict: Verdict, reference: 
             f"  waived  {', '.join(waived.covers)} by {waived.author}{until}: {waived.because}", style="dim"
         )
     for note in report.notes:
-        console.print(f"  note    {printable(note)}", style="dim")
+        console.print(f"  note    {printable(note)}", style="dim", soft_wrap=True)
     if report.decision != "go":
         for advice in advise(verdict, reference):
             console.print(f"  {advice}", soft_wrap=True)
@@ -56,17 +56,19 @@ def _lines(console: Console, verdict: Verdict, report: LaunchReport, verbose: in
     shown = ranked if verbose else ranked[:_MOST_LINES]
     for drift in shown:
         style = "red" if drift.severity == "block" else "yellow"
-        console.print(f"  {drift.severity:<6}  {_drift(drift)}", style=style)
+        console.print(f"  {drift.severity:<6}  {_drift(drift)}", style=style, soft_wrap=True)
     if len(ranked) > len(shown):
         console.print(f"  … and {len(ranked) - len(shown)} more; `-v` shows them")
     for unknown in verdict.unknown:
-        console.print(f"  unknown {printable(unknown.what)}: {printable(unknown.why)}", style="yellow")
+        console.print(
+            f"  unknown {printable(unknown.what)}: {printable(unknown.why)}", style="yellow", soft_wrap=True
+        )
     for check in verdict.checks:
-        console.print(f"  {_word(check)} {check.check}: {printable(check.detail)}", style="yellow")
+        console.print(f"  {_word(check)} {check.check}: {printable(check.detail)}", style="yellow", soft_wrap=True)
     if verbose:
         for check in report.preflight:
             if check not in verdict.checks:
-                console.print(f"  ok      {check.check}: {printable(check.detail)}", style="dim")
+                console.print(f"  ok      {check.check}: {printable(check.detail)}", style="dim", soft_wrap=True)
 
 
 def _word(check: Check) -> str:

@@ -37,9 +37,10 @@ def fingerprint_file(state: Path, run: str) -> Path:
 
 
 def new_run_id(now: float | None = None) -> str:
-    """Sorts by start and is free on every host that shares the state folder: `20260518T204107Z-3f9c1a`."""
-    moment = time.gmtime(time.time() if now is None else now)
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', moment)}-{secrets.token_hex(3)}"
+    """Sorts by start and is free on every host that shares the state folder: `20260518T204107.250Z-3f9c`."""
+    moment = time.time() if now is None else now
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(moment))
+    return f"{stamp}.{int(moment * 1000) % 1000:03d}Z-{secrets.token_hex(2)}"
 
 
 def write_run(state: Path, record: RunRecord) -> None:

@@ -1,0 +1,379 @@
+"""`envguard launch` as it is typed: a real uv, a real venv, real children, and the codes that come back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from envguard.demo.stage import Stage
+from envguard.model.schema import schema
+
+# A machine with GPUs must give the answers of one without: what is on its GPUs is not these tests' business.
+NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def make_room(root: Path, wheels: Path, *, swapped: bool) -> Stage:
+    """A stage with a project and a recorded first start; `swapped` has another torch on disk since."""
+    stage = Stage(root)
+    for wheel in wheels.iterdir():
+        (stage.wheels / wheel.name).symlink_to(wheel)
+    stage.make_venv()
+    stage.install("torch==2.11.0+cu128", "transformers==5.6.0")
+    (stage.project / "envguard.toml").write_text("")
+    done = launch(stage, "--baseline", "--", "true")
+    assert done.returncode == 0, done.stderr
+    if swapped:
+        stage.install("torch==2.11.0+cu130")
+    shutil.copytree(stage.project / ".envguard", root / "state")
+    return stage
+
+
+@pytest.fixture(scope="module")
+def made_room(tmp_path_factory: pytest.TempPathFactory, story_wheels: Path) -> Stage:
+    return make_room(tmp_path_factory.mktemp("room") / "stage", story_wheels, swapped=False)
+
+
+@pytest.fixture(scope="module")
+def made_swapped(tmp_path_factory: pytest.TempPathFactory, story_wheels: Path) -> Stage:
+    return make_room(tmp_path_factory.mktemp("swapped") / "stage", story_wheels, swapped=True)
+
+
+def as_made(stage: Stage) -> Stage:
+    """Everything but the venv as it was after the first start: making a venv for each test would take a minute."""
+    for path in (stage.project / ".envguard", stage.checkpoints, stage.home, stage.root / "started"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    shutil.copytree(stage.root / "state", stage.project / ".envguard")
+    (stage.project / "envguard.toml").write_text("")
+    stage.home.mkdir()
+    stage.checkpoints.mkdir()
+    return stage
+
+
+@pytest.fixture
+def room(made_room: Stage) -> Stage:
+    """The environment is as it was at the first start."""
+    return as_made(made_room)
+
+
+@pytest.fixture
+def swapped(made_swapped: Stage) -> Stage:
+    """torch 2.11.0+cu128 was there at the first start, +cu130 lies there now."""
+    return as_made(made_swapped)
+
+
+def launch(stage: Stage, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    return stage.envguard("launch", *arguments, extra={**NO_GPUS, **extra})
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The one JSON object on stdout, which must fit its schema."""
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    kind = found["schema"].removeprefix("envguard.")
+    jsonschema.validate(found, schema(kind))
+    return found
+
+
+def records(stage: Stage) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted((stage.project / ".envguard" / "runs").glob("*.json"))]
+
+
+def test_the_first_start_records_what_later_ones_are_held_against(room: Stage) -> None:
+    (record,) = records(room)
+    assert (record["reference"], record["code"]) == ("the first start", 0)
+    assert json.loads((room.project / ".envguard" / "baseline.json").read_text())["id"] == record["fingerprint"]
+    assert launch(room, "--baseline", "--", "true").returncode == 0  # it matches
+
+
+def test_another_first_start_is_refused_where_it_does_not_match(swapped: Stage) -> None:
+    done = launch(swapped, "--baseline", "--", "true")
+    assert done.returncode == 2
+    assert "there is a reference already" in done.stderr
+
+
+def test_without_a_reference_nothing_starts(room: Stage) -> None:
+    (room.project / ".envguard" / "baseline.json").unlink()
+    marker = room.root / "started"
+    done = launch(room, "--", "touch", str(marker))
+    assert done.returncode == 2
+    assert "--baseline" in done.stderr
+    assert not marker.exists()
+
+
+def test_a_match_gives_the_commands_own_code_and_streams(room: Stage) -> None:
+    done = launch(room, "--", "sh", "-c", "echo out; exit 7")
+    assert (done.returncode, done.stdout) == (7, "out\n")
+    assert records(room)[-1]["code"] == 7
+
+
+def test_drift_is_refused_with_what_helps(swapped: Stage) -> None:
+    marker = swapped.root / "started"
+    done = launch(swapped, "--", "touch", str(marker))
+    assert done.returncode == 78
+    assert "2.11.0+cu128 → 2.11.0+cu130" in done.stderr
+    assert "envguard restore" in done.stderr
+    assert "--waive torch" in done.stderr
+    assert done.stdout == ""
+    assert not marker.exists()
+    assert len(records(swapped)) == 1
+
+
+def test_what_the_refusal_advises_works(tmp_path: Path, story_wheels: Path) -> None:
+    stage = make_room(tmp_path / "stage", story_wheels, swapped=True)
+    line = next(line for line in launch(stage, "--", "true").stderr.splitlines() if "envguard restore" in line)
+    reference = line.rpartition("envguard restore ")[2].strip()
+    done = stage.envguard("restore", reference, "-y")
+    assert done.returncode == 0, done.stderr
+    assert launch(stage, "--", "true").returncode == 0
+
+
+def test_a_waived_drift_starts_and_is_on_record(swapped: Stage) -> None:
+    done = launch(swapped, "--waive", "torch", "--waive", "cuda", "--because", "measured: same losses", "--", "true")
+    assert done.returncode == 0, done.stderr
+    record = records(swapped)[-1]
+    assert {item["facet"] for item in record["waived"]} == {"torch", "cuda"}
+    assert {item["because"] for item in record["waived"]} == {"measured: same losses"}
+    assert any(drift["facet"] == "torch" for drift in record["drifts"])
+    stored = json.loads((swapped.project / ".envguard" / "waivers.json").read_text())
+    assert [item["run"] for item in stored] == [record["id"]] * 2
+    # It served that launch alone.
+    assert launch(swapped, "--", "true").returncode == 78
+
+
+def test_a_waiver_with_an_end_serves_until_then(swapped: Stage) -> None:
+    words = ("--waive", "torch", "--waive", "cuda", "--because", "x")
+    assert launch(swapped, *words, "--until", "2999-01-01", "--", "true").returncode == 0
+    again = launch(swapped, "--json", "--", "true")
+    assert again.returncode == 0
+    assert {item["until"][:4] for item in answer(again)["waived"]} == {"2999"}
+
+
+def test_an_expired_waiver_counts_as_none_and_is_said(swapped: Stage) -> None:
+    words = ("--waive", "torch", "--waive", "cuda", "--because", "x", "--until", "2020-01-01")
+    done = launch(swapped, *words, "--", "true")
+    assert done.returncode == 78
+    assert "counts as none" in done.stderr
+
+
+def test_an_unused_waiver_is_said(room: Stage) -> None:
+    done = launch(room, "--json", "--waive", "gpu", "--because", "x", "--", "true")
+    assert done.returncode == 0
+    assert answer(done)["notes"] == ["waiver gpu was not needed"]
+
+
+def test_refuse_block_lets_a_warning_through_and_no_block(swapped: Stage) -> None:
+    (swapped.project / "envguard.toml").write_text('refuse = "block"\n')
+    assert launch(swapped, "--", "true").returncode == 78
+    policy = '[[policy]]\nfacet = "torch"\nseverity = "warn"\n[[policy]]\nfacet = "cuda"\nseverity = "warn"\n'
+    (swapped.project / "envguard.toml").write_text('refuse = "block"\n' + policy)
+    assert launch(swapped, "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--waive", "nonsense", "--because", "x"),
+        ("--waive", "torch"),
+        ("--on-drift", "panic"),
+        ("--against", "step_9"),
+        ("--report", "no/such/folder/report.json"),
+    ],
+)
+def test_usage_errors_are_2_and_start_nothing(room: Stage, words: tuple[str, ...]) -> None:
+    marker = room.root / "started"
+    done = launch(room, *words, "--json", "--", "touch", str(marker))
+    assert done.returncode == 2
+    assert answer(done)["code"] == 2
+    assert "error: " in done.stderr
+    assert not marker.exists()
+
+
+def test_no_command_needs_the_checkout(room: Stage) -> None:
+    done = launch(room)
+    assert done.returncode == 2
+    assert "checkout" in done.stderr
+
+
+def test_json_keeps_stdout_for_the_one_object(room: Stage) -> None:
+    done = launch(room, "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert done.returncode == 3
+    found = answer(done)
+    assert (found["decision"], found["run"]["code"]) == ("go", 3)
+    assert found["run"]["pid"]
+    assert found["run"]["started"] <= found["run"]["ended"]
+    assert "out\nerr\n" in done.stderr
+
+
+def test_a_refusal_as_json(swapped: Stage) -> None:
+    done = launch(swapped, "--json", "--", "true")
+    assert done.returncode == 78
+    found = answer(done)
+    assert (found["decision"], found["run"]) == ("refuse", None)
+    assert any(drift["facet"] == "torch" and drift["severity"] == "block" for drift in found["drifts"])
+    assert {check["check"] for check in found["preflight"]} >= {"gpus", "disk", "open files", "shared memory"}
+
+
+def test_a_report_file_holds_the_object_and_leaves_the_streams_alone(room: Stage) -> None:
+    target = room.root / "report.json"
+    done = launch(room, "--report", str(target), "--", "sh", "-c", "echo out")
+    assert done.stdout == "out\n"
+    found = json.loads(target.read_text())
+    jsonschema.validate(found, schema("launch"))
+    assert found["run"]["code"] == 0
+
+
+def test_a_dry_run_decides_and_changes_nothing(room: Stage) -> None:
+    before = contents(room.project)
+    assert launch(room, "--dry-run", "--", "touch", "started").returncode == 0
+    assert contents(room.project) == before
+
+
+def test_a_dry_run_of_a_refusal_changes_nothing(swapped: Stage) -> None:
+    before = contents(swapped.project)
+    words = ("--waive", "gpu", "--because", "x", "--until", "2999-01-01")
+    done = launch(swapped, "--dry-run", *words, "--", "true")
+    assert done.returncode == 78
+    assert "2.11.0+cu130" in done.stdout
+    assert contents(swapped.project) == before
+
+
+def contents(folder: Path) -> dict[str, tuple[int, float]]:
+    return {
+        str(path): (path.lstat().st_mode, path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))
+    }  # fmt: skip
+
+
+def test_no_such_command_is_127_before_anything_is_compared(swapped: Stage) -> None:
+    done = launch(swapped, "--json", "--", "no-such-command")
+    assert done.returncode == 127
+    assert answer(done)["run"]["code"] == 127
+    assert "command not found" in done.stderr
+    plain = swapped.root / "plain"
+    plain.write_text("")
+    assert launch(swapped, "--", str(plain)).returncode == 126
+
+
+def test_a_command_killed_by_a_signal(room: Stage) -> None:
+    assert launch(room, "--", "sh", "-c", "kill -9 $$").returncode == 137
+    assert records(room)[-1]["signal"] == "SIGKILL"
+
+
+def test_the_command_is_told_its_run_and_a_private_compile_cache(room: Stage) -> None:
+    done = launch(room, "--", "env")
+    given = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    record = records(room)[-1]
+    assert given["ENVGUARD_RUN_ID"] == record["id"]
+    assert json.loads(Path(given["ENVGUARD_LAUNCH"]).read_text())["id"] == record["fingerprint"]
+    cache = Path(given["TORCHINDUCTOR_CACHE_DIR"])
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert cache.is_relative_to(room.home)
+    assert "2.11.0+cu128" in cache.name
+    own = launch(room, "--", "sh", "-c", "echo $TORCHINDUCTOR_CACHE_DIR", TORCHINDUCTOR_CACHE_DIR="/mine")
+    assert own.stdout == "/mine\n"
+
+
+def test_each_build_has_its_own_compile_cache(room: Stage, swapped: Stage) -> None:
+    words = (
+        "--waive",
+        "torch",
+        "--waive",
+        "cuda",
+        "--because",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        "echo $TORCHINDUCTOR_CACHE_DIR",
+    )
+    first, second = (Path(launch(stage, *words).stdout.strip()).name for stage in (room, swapped))
+    assert first.startswith("torch-2.11.0+cu128-")
+    assert second.startswith("torch-2.11.0+cu130-")
+
+
+def test_the_checkpoint_that_the_command_resumes_is_the_reference(room: Stage) -> None:
+    for step in (10, 20):
+        checkpoint = room.checkpoints / f"step_{step}"
+        checkpoint.mkdir()
+        (checkpoint / "model.bin").write_bytes(b"x")
+    assert room.envguard("snapshot", "--into", "checkpoints/step_10", extra=NO_GPUS).returncode == 0
+    change_stamp(room.checkpoints / "step_10", "torch", "0.0.0")
+    assert (
+        room.envguard("snapshot", "--into", "checkpoints/step_20", "--retrospective", extra=NO_GPUS).returncode == 0
+    )
+    found = answer(launch(room, "--json", "--", "true", "--resume", "checkpoints/step_10"))
+    assert found["reference"] == "checkpoints/step_10"
+    assert found["decision"] == "refuse"
+
+
+def change_stamp(checkpoint: Path, package: str, version: str) -> None:
+    """Makes the stamp tell of another version, as if the environment had been changed since."""
+    path = checkpoint / "envguard.json"
+    stamp = json.loads(path.read_text())
+    for item in stamp["packages"]:
+        if item["name"] == package:
+            item.update(version=version, build="0" * 64)
+    stamp["torch"]["version"] = version
+    path.write_text(json.dumps(stamp))
+
+
+def test_a_state_folder_that_takes_no_writes_is_a_warning(room: Stage) -> None:
+    shutil.copy(room.project / ".envguard" / "baseline.json", room.root / "reference.json")
+    (room.project / "envguard.toml").write_text('state = "/proc/self/envguard"\n')  # refused to root, too
+    done = launch(room, "--against", str(room.root / "reference.json"), "--", "sh", "-c", "exit 4")
+    assert done.returncode == 4
+    assert "warning: the run cannot be recorded in /proc/self/envguard" in done.stderr
+
+
+def test_a_full_state_disk_is_a_warning_and_the_run_goes_on(room: Stage) -> None:
+    state = room.project / ".envguard"
+    shutil.rmtree(state / "runs")
+    (state / "runs").write_text("in the way")  # no run record can be written
+    done = launch(room, "--", "sh", "-c", "exit 4")
+    assert done.returncode == 4
+    assert "cannot be written" in done.stderr
+
+
+def test_a_signal_during_the_run_is_passed_on_and_recorded(room: Stage) -> None:
+    for process in started(room, "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 9
+    assert records(room)[-1]["code"] == 9
+
+
+def test_a_killed_launch_takes_the_command_with_it_and_its_record_stays_open(room: Stage) -> None:
+    marker = room.root / "told"
+    for process in started(room, f"trap 'touch {marker}; exit 0' TERM; echo ready; while :; do sleep 0.05; done"):
+        process.kill()
+        process.wait(timeout=20)
+        deadline = time.monotonic() + 10
+        while not marker.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert marker.exists()
+    assert (records(room)[-1]["ended"], records(room)[-1]["code"]) == (None, None)
+    done = launch(room, "--json", "--", "true")
+    assert any("has no end" in note for note in answer(done)["notes"])
+    closed = [record for record in records(room) if record["note"]]
+    assert len(closed) == 1
+
+
+def started(stage: Stage, script: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        stage.envguard_command("launch", "--", "sh", "-c", script),
+        cwd=stage.project, env=stage.environ(NO_GPUS), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
