@@ -1,0 +1,215 @@
+"""`envguard diff` and `log` on a real environment: codes, JSON, and what a tired person reads first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from envguard.demo.stage import Stage
+from envguard.demo.wheels import build_wheel
+from envguard.model.schema import schema
+
+
+def run(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """The one JSON object of a command, held to its schema."""
+    done = stage.envguard(*arguments, "--json")
+    value: dict[str, Any] = json.loads(done.stdout)
+    jsonschema.validate(value, schema(value["schema"].removeprefix("envguard.")))
+    return done.returncode, value
+
+
+def drifts(answer: dict[str, Any]) -> dict[tuple[str, str], tuple[str | None, str | None, str]]:
+    return {(row["facet"], row["subject"]): (row["a"], row["b"], row["severity"]) for row in answer["drifts"]}
+
+
+def save(stage: Stage, name: str) -> Path:
+    path = stage.checkpoints / name
+    path.mkdir()
+    (path / "model.safetensors").write_bytes(name.encode())
+    return path
+
+
+@pytest.fixture
+def project(torch_stage: Stage) -> Stage:
+    """torch +cu128 installed, step_690 saved and stamped, in a project of its own."""
+    (torch_stage.project / "envguard.toml").write_text("")
+    save(torch_stage, "step_690")
+    assert torch_stage.envguard("snapshot", "--into", "step_690").returncode == 0
+    return torch_stage
+
+
+def test_match(project: Stage) -> None:
+    for arguments in ((), ("step_690",), ("step_690", "live"), ("live", "step_690"), ("@1",)):
+        code, answer = run(project, "diff", *arguments)
+        assert (code, answer["match"], answer["unknown"]) == (0, True, [])
+        assert answer["a"]["id"] == answer["b"]["id"]
+    assert project.envguard("diff").stdout.startswith("MATCH")
+
+
+def test_swap(project: Stage) -> None:
+    project.install("sglang")
+    code, answer = run(project, "diff")
+    assert (code, answer["match"]) == (1, False)
+    found = drifts(answer)
+    assert found["torch", "torch"] == ("2.11.0+cu128", "2.11.0+cu130", "block")
+    assert found["cuda", "build"] == ("12.8", "13.0", "block")
+    assert found["packages", "sglang"] == (None, "0.5.6", "info")
+    assert drifts(run(project, "diff", "live", "step_690")[1])["torch", "torch"][:2] == (
+        "2.11.0+cu130",
+        "2.11.0+cu128",
+    )
+    text = project.envguard("diff").stdout
+    assert text.startswith("DRIFT (2 block): torch 2.11.0+cu128 → 2.11.0+cu130")
+    assert "sglang" not in text
+    assert "2 more that change nothing by themselves" in text
+    assert "sglang" in project.envguard("diff", "-v").stdout
+    assert len(project.envguard("diff", "-q").stdout.splitlines()) == 1
+
+
+def test_another_build_of_one_version(project: Stage) -> None:
+    from envguard.demo.wheels import stand_in_torch
+
+    (project.wheels / "torch-2.11.0+cu128-py3-none-any.whl").unlink()
+    stand_in_torch(project.wheels, "2.11.0+cu128", seed="another")
+    project.install("torch==2.11.0+cu128", arguments=["--reinstall-package", "torch"])
+    code, answer = run(project, "diff")
+    assert code == 1
+    row = next(row for row in answer["drifts"] if row["subject"] == "torch")
+    assert (row["severity"], row["effect"]) == ("block", "numerics")
+    assert "build-id" in row["why"]
+
+
+def test_patched_file(project: Stage) -> None:
+    path = project.site / "transformers" / "__init__.py"
+    path.write_text(path.read_text() + "is_fx_symbolic_tracing = lambda: False\n")
+    code, answer = run(project, "diff")
+    assert code == 1
+    row = next(row for row in answer["drifts"] if row["subject"] == "transformers")
+    assert (row["severity"], row["effect"]) == ("warn", "numerics")
+    assert "transformers/__init__.py" in row["why"]
+
+
+def test_noise(project: Stage) -> None:
+    """What a run leaves behind in its environment is no drift."""
+    imports = [str(project.python), "-c", "import transformers, torch"]
+    subprocess.run(imports, check=True, capture_output=True, env=project.environ())
+    assert list(project.site.rglob("*.pyc"))
+    (project.site / "transformers-5.6.0.dist-info" / "INSTALLER").write_text("pip")
+    (project.site / "transformers-5.6.0.dist-info" / "REQUESTED").write_text("x")
+    project.install("transformers==5.6.0", arguments=["--reinstall-package", "transformers", "--link-mode", "copy"])
+    code, answer = run(project, "diff")
+    assert (code, answer["drifts"]) == (0, [])
+
+
+def test_unstamped_checkpoint_is_never_a_match(project: Stage) -> None:
+    save(project, "step_700")
+    code, answer = run(project, "diff", "step_700")
+    assert (code, answer["match"], answer["a"]["id"]) == (3, False, None)
+    assert any("no stamp" in item["why"] for item in answer["unknown"])
+    project.install("sglang")
+    code, answer = run(project, "diff", "step_700")
+    assert code == 1
+    assert drifts(answer)["torch", "torch"] == ("2.11.0+cu128", "2.11.0+cu130", "block")
+    assert answer["unknown"]
+
+
+def test_copied_stamp_counts_as_none(project: Stage) -> None:
+    path = save(project, "step_700")
+    shutil.copy(project.checkpoints / "step_690" / "envguard.json", path)
+    code, answer = run(project, "diff", "step_700")
+    assert code == 3
+    assert any("copied here" in item["why"] for item in answer["unknown"])
+
+
+def test_locks(project: Stage) -> None:
+    build_wheel(project.wheels, "pine", "1.0")
+    build_wheel(project.wheels, "pine", "1.1")
+    (project.project / "requirements.txt").write_text("pine==1.0\n")
+    project.uv("pip", "uninstall", "--python", str(project.python), "torch", "triton", "transformers")
+    project.install("pine==1.0")
+    assert run(project, "diff", "requirements.txt")[0] == 0
+    project.install("pine==1.1")
+    code, answer = run(project, "diff", "requirements.txt")
+    assert (code, drifts(answer)["packages", "pine"]) == (1, ("1.0", "1.1", "warn"))
+
+
+def test_fingerprint_files_and_many(project: Stage) -> None:
+    for name in ("a.json", "b.json"):
+        assert project.envguard("snapshot", "-o", name).returncode == 0
+    project.install("transformers==5.8.1")
+    assert project.envguard("snapshot", "-o", "c.json").returncode == 0
+    code, answer = run(project, "diff", "a.json", "c.json")
+    assert (code, answer["a"]["label"], answer["minority"]) == (1, "a.json", None)
+    code, answer = run(project, "diff", "a.json", "c.json", "b.json")
+    assert code == 1
+    assert answer["minority"] == [{"ref": "c.json", "facet": "packages", "subject": "transformers", "value": "5.8.1"}]
+    text = project.envguard("diff", "a.json", "c.json", "b.json").stdout
+    assert text.startswith("c.json differs from most of 3: packages transformers is 5.8.1")
+    assert run(project, "diff", "a.json", "b.json", "live")[1]["minority"][0]["ref"] == "live"
+
+
+def test_policy_of_the_project(project: Stage) -> None:
+    project.install("transformers==5.8.1")
+    assert run(project, "diff")[0] == 1
+    (project.project / "envguard.toml").write_text(
+        '[[policy]]\nfacet = "packages"\nsubject = "transformers"\nseverity = "info"\nbecause = "tested"\n'
+    )
+    code, answer = run(project, "diff")
+    assert code == 0
+    assert answer["drifts"][0]["why"].endswith("[warn → info by policy: tested]")
+    (project.project / "envguard.toml").write_text('[[policy]]\nfacet = "pakages"\nseverity = "info"\n')
+    code, answer = run(project, "diff")
+    assert (code, answer["hint"]) == (2, "did you mean `packages`?")
+
+
+def test_refusals(project: Stage) -> None:
+    for arguments, says in {
+        ("step_69",): "the nearest: step_690",
+        ("gone.json",): "the nearest",
+        ("envguard.toml",): "",
+        (".venv",): "--python .venv",
+        ("@9",): "envguard snapshot",
+        ("step_690", "live", "requirements.txt"): "",
+    }.items():
+        code, answer = run(project, "diff", *arguments)
+        assert (code, answer["schema"]) == (2, "envguard.error")
+        assert says in (answer["hint"] or "")
+
+
+def test_no_reference_at_all(stage: Stage) -> None:
+    code, answer = run(stage, "diff")
+    assert (code, answer["schema"]) == (2, "envguard.error")
+    assert "--baseline" in answer["hint"]
+
+
+def test_log(project: Stage) -> None:
+    save(project, "step_700")
+    (project.checkpoints / "step_680").mkdir()
+    shutil.copy(project.checkpoints / "step_690" / "envguard.json", project.checkpoints / "step_680")
+    assert project.envguard("snapshot").returncode == 0
+    code, answer = run(project, "log")
+    assert code == 0
+    entries = {(entry["kind"], entry["ref"]): entry for entry in answer["entries"]}
+    stamped = json.loads((project.checkpoints / "step_690" / "envguard.json").read_text())["id"]
+    assert entries["checkpoint", "step_690"]["id"] == stamped
+    assert entries["checkpoint", "step_700"]["id"] is None
+    assert entries["checkpoint", "step_680"]["id"] is None, "a copied stamp counts as none"
+    assert entries["snapshot", "@2"]["path"].endswith("step_690")
+    assert entries["snapshot", "@1"]["id"] == stamped
+    times = [entry["time"] for entry in answer["entries"]]
+    assert times == sorted(times)
+    done = project.envguard("log")
+    assert "no stamp" in done.stdout
+    assert "step_680" in done.stderr
+    assert len(run(project, "log", "-n", "2")[1]["entries"]) == 2
+
+
+def test_log_of_nothing(stage: Stage) -> None:
+    assert run(stage, "log") == (0, {"schema": "envguard.log", "version": 1, "entries": []})
+    assert "Nothing is recorded yet" in stage.envguard("log").stdout
