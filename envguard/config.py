@@ -93,6 +93,18 @@ def load(root: Path | None, environ: Mapping[str, str], user_file: Path | None) 
         raise UsageError(f"configuration: {error}", "`docs/configuration.md` lists every key") from error
 
 
+def parse_project_config(path: str, text: str, in_pyproject: bool) -> Config:
+    """The configuration in a project's file that lies elsewhere: no variable and no user's file of this machine
+    counts. Raises `UsageError`."""
+    try:
+        table = tomllib.loads(text)
+        if in_pyproject:
+            table = table["tool"]["envguard"]
+        return msgspec.convert(_table(Path(path), table), Config)
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path}: {error}", "`docs/configuration.md` lists every key") from error
+
+
 def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -109,6 +109,8 @@ def birth_ns(path):
         return None
     if not buffer.mask & _STATX_BTIME:
         return None
+    if buffer.btime.sec <= 0:
+        return None  # a file system image that was built without births says 1970, which is no time of birth
     return buffer.btime.sec * 10**9 + buffer.btime.nsec
 
 
@@ -503,14 +505,23 @@ def nvml():
     """
     try:
         import pynvml
-    except ImportError:
+    except Exception:  # not there, or a deprecated namesake whose warning is an error to its caller
         return _nvidia_smi()
-    done = []  # type: list[dict[str, object]]
-    thread = threading.Thread(target=lambda: done.append(_ask_nvml(pynvml)), name="nvml", daemon=True)
+    done = []  # type: list[dict[str, object] | Exception]
+
+    def ask():
+        try:
+            done.append(_ask_nvml(pynvml))
+        except Exception as error:  # what the binding of another version does is an answer, not our end
+            done.append(error)
+
+    thread = threading.Thread(target=ask, name="nvml", daemon=True)
     thread.start()
     thread.join(NVML_TIMEOUT)
     if not done:
         raise OSError(errno.ETIMEDOUT, "NVML gave no answer within %g s" % NVML_TIMEOUT)
+    if isinstance(done[0], Exception):
+        raise OSError(errno.EIO, "pynvml: %s: %s" % (type(done[0]).__name__, done[0]))
     return done[0]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from envguard.acquire.host import Host, NotRecorded
 from envguard.acquire.record import PATHLESS, Node, RawStat, Record
+from envguard.acquire.sanitise import sanitised
 
 
 class RecordingHost(Host):
@@ -26,7 +27,11 @@ class RecordingHost(Host):
         except OSError as error:
             self.record.learn_error(operation, arguments, error)
             raise
-        self.record.learn(operation, arguments, value)
+        kept = sanitised(operation, arguments, value)
+        self.record.learn(operation, arguments, kept)
+        if operation == "read" and kept is not value and self.record.node(arguments[0]).content is not None:
+            # What is kept is not what is there: a reader that asks for the digest must get the file's own.
+            self.record.node(arguments[0]).digest = hashlib.sha256(value).hexdigest()
         return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,7 @@ from envguard.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from envguard.acquire.host import Host
     from envguard.acquire.survey import Request
 
 
@@ -27,6 +29,17 @@ def timeline(
     since_checkpoint: Annotated[
         str | None, typer.Option("--since-checkpoint", metavar="CKPT", help="What happened after it was saved.")
     ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="T", help="From then on: ISO, `20:41`, `3h`.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="T", help="Up to then.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", metavar="K", help="Only `package`, `run.ended`, … May repeat.")
+    ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="FILE", help="Of the machine that this bundle is from.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write it as a page.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Every row, also those that no finding rests on.")] = False,
     python: PythonOption = None,
     checkpoints: CheckpointsOption = None,
@@ -36,24 +49,56 @@ def timeline(
     color: ColorOption = "auto",
 ) -> None:
     """What happened to this environment, when, and how we know."""
-    from envguard.acquire.host import LiveHost
     from envguard.acquire.survey import survey
     from envguard.report.screen import Screen
-    from envguard.report.timeline import render
+    from envguard.report.timeline import render, write_page
+    from envguard.report.waiting import waiting
+    from envguard.timeline.asked import parse_kinds, parse_time
     from envguard.timeline.build import Bounds, build_timeline
     from envguard.timeline.selection import choose_checkpoint
 
     screen = Screen(json, quiet, verbose, color)
-    session = open_session(python, checkpoints)
-    request = request_of(session)
-    seen = survey(LiveHost(), request)
+    kinds = parse_kinds(kind or ())
+    host, request = _asked(bundle, python, checkpoints)
+    with waiting(screen) as progress:
+        seen = survey(host, request, progress)
+    now, zone = seen.machine.now, seen.zone
     chosen = None
     if since_checkpoint is not None:
-        chosen = choose_checkpoint(seen.checkpoints, since_checkpoint, request.checkpoint_roots)
-    report = build_timeline(seen, Bounds(checkpoint=chosen))
-    title = f"{seen.env.prefix} on {seen.machine.host}, {seen.env.how}"
-    screen.answer(report, render(report, title=title, offset_s=None, verbose=verbose > 0, every=every))
+        chosen = choose_checkpoint(seen.checkpoints, since_checkpoint, request.checkpoint_roots, request.start)
+    bounds = Bounds(
+        checkpoint=chosen,
+        since=parse_time(since, zone, now) if since is not None else None,
+        until=parse_time(until, zone, now, latest=True) if until is not None else None,
+        kinds=kinds,
+    )
+    report = build_timeline(seen, bounds)
+    title = f"{seen.env.prefix} on {seen.machine.host} ({seen.env.how})"
+    shown = render(report, title=title, offset=zone.offset_s, verbose=verbose > 0, every=every)
+    if html is not None:
+        write_page(html, shown, title)
+    screen.answer(report, shown)
     raise typer.Exit(report.exit_code())
+
+
+def _asked(bundle: Path | None, python: str | None, checkpoints: list[str] | None) -> tuple[Host, Request]:
+    """The host and the request: this machine and session, or a bundle and what it was gathered for."""
+    from envguard.acquire.host import LiveHost
+
+    if bundle is None:
+        return LiveHost(), request_of(open_session(python, checkpoints))
+    from dataclasses import replace
+
+    from envguard.acquire.gathering import open_bundle
+    from envguard.errors import UsageError
+
+    if python is not None:
+        raise UsageError("--python names an environment of this machine", "a bundle holds one environment, its own")
+    opened = open_bundle(str(bundle))
+    request = opened.request
+    if checkpoints:
+        request = replace(request, checkpoint_roots=tuple(request.path(name) for name in checkpoints))
+    return opened.host, request
 
 
 def request_of(session: Session) -> Request:

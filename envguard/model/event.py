@@ -52,6 +52,20 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     requires: str
 
 
+class PreviousBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate for what was there before a swap; the first of a change's candidates is its `from`."""
+
+    version: str
+    build: str | None
+    cuda: str | None
+    git_version: str | None
+    restorable: str | None
+    """Path of an archive in the uv cache that holds this build; None where no witness has the build itself."""
+    witnesses: tuple[str, ...]
+    """Which witnesses name it, the one that proves most first."""
+    evidence: tuple[Evidence, ...]
+
+
 class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
     """One package of a transaction, and what forced it or merely allowed it."""
 
@@ -60,6 +74,7 @@ class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
     to: str | None
     forced_by: tuple[Requirement, ...] = ()
     allowed_by: tuple[Requirement, ...] = ()
+    previous: tuple[PreviousBuild, ...] = ()
 
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True):

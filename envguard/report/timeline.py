@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envguard import clock
@@ -12,109 +13,187 @@ from envguard.report.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
-SURE = {"certain": "certain", "strong": "strong", "weak": "weak"}
-STYLE = {"certain": "green", "strong": "", "weak": "yellow"}
+STYLE = {"certain": "green", "strong": "default", "weak": "yellow"}
+WIDE = 100
+"""Columns from which on a row shows its kind: below, the summary needs the room."""
+MINOR = ("package.installed", "code.commit", "system.boot", "snapshot.taken", "compile_cache.written",
+         "config.changed", "run.started", "run.ended")  # fmt: skip
+MOST_ROWS = 60
+"""Rows shown without --all; those that a finding rests on come on top of it."""
 
 
 def render(
-    report: TimelineReport, *, title: str, offset_s: int | None, verbose: bool, every: bool
+    report: TimelineReport, *, title: str, offset: Callable[[float], int] | None, verbose: bool, every: bool
 ) -> Callable[[Console], None]:
-    """A renderer for `Screen.answer`; times are shown at `offset_s` from UTC, else in the local zone."""
+    """A renderer for `Screen.answer`. `offset` gives the machine's offset from UTC (s) at a time; None: ours."""
 
     def show(console: Console) -> None:
-        _head(console, report, title, offset_s)
-        for finding in report.findings:
-            _finding(console, finding, report, offset_s)
-        if not report.findings:
-            console.print("No finding.")
-            console.print()
-        _rows(console, report, offset_s, verbose, every)
-        _unknown(console, report)
+        view = View(console, report, offset, verbose, every)
+        view.head(title)
+        view.findings()
+        view.rows()
+        view.unknown()
 
     return show
 
 
-def _head(console: Console, report: TimelineReport, title: str, offset_s: int | None) -> None:
-    console.print(printable(title), style="dim")
-    checkpoint = report.checkpoint
-    if checkpoint is not None:
-        when = clock.local(checkpoint.time, offset_s) if checkpoint.time else "at an unknown time"
-        stamp = "with a stamp" if checkpoint.stamped else "without a stamp"
-        console.print(printable(f"since {checkpoint.name}, saved {when}, {stamp}"), style="dim")
-    console.print()
+class View:
+    """One rendering: a console, a report, and how much of it to show."""
 
+    def __init__(
+        self,
+        console: Console,
+        report: TimelineReport,
+        offset: Callable[[float], int] | None,
+        verbose: bool,
+        every: bool,
+    ) -> None:
+        self.console = console
+        self.report = report
+        self.offset = offset
+        self.verbose = verbose
+        self.every = every
 
-def _finding(console: Console, finding: Finding, report: TimelineReport, offset_s: int | None) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
+    def local(self, text: str) -> str:
+        """`2026-05-18 20:41:07 +02:00`, in the machine's own zone."""
+        offset = self.offset(clock.seconds(text)) if self.offset is not None else None
+        return clock.local(text, offset)
 
-    console.print(Text.assemble((f"{finding.rank}. ", "bold"), (printable(finding.title), "bold red")))
-    console.print(Padding(Text(printable(finding.says)), (0, 0, 0, 3)))
-    for caveat in finding.caveats:
-        console.print(Padding(Text.assemble(("against it: ", "yellow"), printable(caveat)), (0, 0, 0, 3)))
-    if finding.because:
-        rows = ", ".join(f"[{index}]" for index in finding.because[:12])
-        console.print(Padding(Text(f"rests on {rows}", style="dim"), (0, 0, 0, 3)))
-    console.print()
+    def indented(self, text: Text | str, by: int, style: str = "") -> None:
+        """A paragraph that wraps under its own beginning."""
+        from rich.padding import Padding
+        from rich.text import Text
 
+        body = text if isinstance(text, Text) else Text(printable(text), style=style)
+        self.console.print(Padding(body, (0, 0, 0, by), expand=False))
 
-def _rows(console: Console, report: TimelineReport, offset_s: int | None, verbose: bool, every: bool) -> None:
-    from rich.text import Text
+    def line(self, text: str, style: str = "") -> None:
+        """One line that is never wrapped by us, so that a command can be copied."""
+        from rich.text import Text
 
-    needed = {index for finding in report.findings for index in finding.because}
-    day = ""
-    folded = 0
-    for index, event in enumerate(report.events):
-        if not every and not verbose and index not in needed and _is_minor(event):
-            folded += 1
-            continue
-        shown = clock.local(event.time or event.end or "1970-01-01T00:00:00+00:00", offset_s)
-        if shown[:10] != day:
-            day = shown[:10]
-            console.print(Text(f"{day} ({shown[20:]})", style="bold"))
-        at = shown[11:19] if event.time else f"≤{shown[11:19]}"
-        line = Text.assemble(
-            (f"{f'[{index}]':>5} ", "dim"),
-            f"{at:>9}  ",
-            (f"{event.kind:<18} ", "cyan"),
-            printable(event.summary),
-            (f"  {SURE[event.confidence]}", STYLE[event.confidence] or "dim"),
-        )
-        line.no_wrap = False
-        console.print(_hang(line))
-        if verbose:
+        self.console.print(Text(printable(text), style=style), soft_wrap=True)
+
+    def head(self, title: str) -> None:
+        self.line(title, "dim")
+        checkpoint = self.report.checkpoint
+        if checkpoint is not None:
+            when = self.local(checkpoint.time) if checkpoint.time else "at an unknown time"
+            stamp = "with a stamp" if checkpoint.stamped else "without a stamp"
+            self.line(f"since {checkpoint.name}, saved {when}, {stamp}", "dim")
+        self.console.print()
+
+    def findings(self) -> None:
+        for finding in self.report.findings:
+            self._finding(finding)
+        if not self.report.findings:
+            self.line("No finding.")
+            self.console.print()
+
+    def _finding(self, finding: Finding) -> None:
+        from rich.text import Text
+
+        self.console.print(Text.assemble((f"{finding.rank}. ", "bold"), (printable(finding.title), "bold red")))
+        self.indented(finding.says, 3)
+        for caveat in finding.caveats:
+            self.indented(Text.assemble(("but: ", "yellow"), printable(caveat)), 3)
+        if finding.because:
+            shown = " ".join(f"[{index}]" for index in finding.because[:12])
+            self.indented(f"rests on {shown}", 3, "dim")
+        self.console.print()
+
+    def rows(self) -> None:
+        report = self.report
+        needed = {index for finding in report.findings for index in finding.because}
+        major = [i for i, event in enumerate(report.events) if event.kind not in MINOR]
+        shown = set(range(len(report.events))) if self.every else needed | set(major[-MOST_ROWS:])
+        day = ""
+        for index, event in enumerate(report.events):
+            if index not in shown:
+                continue
+            at = self.local(event.time or event.end or report.events[0].time or "1970-01-01T00:00:00+00:00")
+            heading = f"{at[:10]} ({at[20:]})"
+            if heading != day:
+                day = heading
+                self.line(day, "bold")
+            self._row(index, event, at[11:19] if event.time else f"≤{at[11:19]}")
+        hidden = len(report.events) - len(shown)
+        if hidden:
+            rows = "row" if hidden == 1 else "rows"
+            self.line(f"  and {hidden} more {rows} that no finding rests on (--all)", "dim")
+        if report.events:
+            self.console.print()
+
+    def _row(self, index: int, event: Event, at: str) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(width=5, justify="right", style="dim")
+        table.add_column(width=9, justify="right")
+        cells = [Text(f"[{index}]"), Text(at)]
+        if self.console.width >= WIDE:
+            table.add_column(width=21, style="cyan")
+            cells.append(Text(event.kind))
+        table.add_column(ratio=1)
+        table.add_column(width=7, style=STYLE[event.confidence])
+        table.add_row(*cells, Text(printable(event.summary)), Text(event.confidence))
+        self.console.print(table)
+        if self.verbose:
+            if event.end != event.time and event.end is not None:
+                self.line(f"{'':16}until {self.local(event.end)}", "dim")
             for item in event.evidence:
-                _evidence(console, item.witness, check_command(item), f"{item.field}: {item.value}")
-    if folded:
-        console.print(Text(f"      … and {folded} rows that no finding rests on (--all shows them)", style="dim"))
-    if report.events:
-        console.print()
+                self.line(f"{'':16}{item.witness}: {item.field} = {item.value}")
+                self.line(f"{'':16}$ {check_command(item)}", "dim")
+
+    def unknown(self) -> None:
+        missing = [item for item in self.report.unknown if item.what.startswith("witness ")]
+        rest = [item for item in self.report.unknown if not item.what.startswith("witness ")]
+        if rest:
+            self.line("could not be seen", "bold")
+            for item in rest if self.every or self.verbose else rest[:8]:
+                self.indented(f"{item.what}: {item.why}", 2)
+            if len(rest) > 8 and not (self.every or self.verbose):
+                self.line(f"  and {len(rest) - 8} more (--all)", "dim")
+        if missing:
+            names = [item.what.removeprefix("witness ") for item in missing]
+            if self.verbose:
+                for name, item in zip(names, missing, strict=True):
+                    self.indented(f"no {name}: {item.why}", 2, "dim")
+            else:
+                self.indented(f"no witness of these kinds (-v says why): {', '.join(names)}", 0, "dim")
 
 
-def _hang(line: object) -> object:
-    """Rows wrap under their summary, so that the column of times stays clean."""
-    return line
+def write_page(path: Path, show: Callable[[Console], None], title: str) -> None:
+    """The same view as a page of its own. Raises `InputError` where it cannot be written."""
+    import io
+
+    from rich.console import Console
+    from rich.terminal_theme import DEFAULT_TERMINAL_THEME
+
+    from envguard.errors import InputError
+    from envguard.state.files import write_atomically
+
+    console = Console(
+        record=True, width=140, file=io.StringIO(), force_terminal=True, highlight=False, markup=False, emoji=False
+    )
+    show(console)
+    page = console.export_html(theme=DEFAULT_TERMINAL_THEME, inline_styles=True, code_format=_page(title))
+    try:
+        write_atomically(path, page.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _evidence(console: Console, witness: str, command: str, value: str) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
+def _page(title: str) -> str:
+    import html
 
-    console.print(Padding(Text.assemble((f"{witness}: ", "dim"), printable(value)), (0, 0, 0, 18)))
-    console.print(Padding(Text(f"$ {printable(command)}", style="dim"), (0, 0, 0, 18)))
-
-
-def _is_minor(event: Event) -> bool:
-    return event.kind == "package.installed"
-
-
-def _unknown(console: Console, report: TimelineReport) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    if not report.unknown:
-        return
-    console.print(Text("not known", style="bold"))
-    for item in report.unknown:
-        console.print(Padding(Text.assemble(printable(item.what), (f": {printable(item.why)}", "dim")), (0, 0, 0, 2)))
+    named = html.escape(printable(title)).replace("{", "{{").replace("}", "}}")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f"<title>envguard timeline: {named}</title>\n"
+        "<style>body {{ background: {background}; color: {foreground}; margin: 2em; }}\n"
+        "pre {{ font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.35; }}</style></head>\n"
+        "<body><pre><code>{code}</code></pre></body></html>\n"
+    )

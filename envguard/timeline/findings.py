@@ -16,6 +16,22 @@ STACK = ("torch", "triton", "pytorch-triton", "torchvision", "torchaudio", "flas
 """Packages whose swap changes numbers, kernels or memory, most telling first; nvidia-* come with torch."""
 
 
+WITNESS = {
+    "process": "a process that still maps it",
+    "removal": "the uv cache (unlinked in that moment)",
+    "stamp": "a stamp",
+    "journal": "envguard's journal",
+    "wandb": "W&B",
+    "pip-log": "pip's log",
+    "train-log": "the training log",
+    "checkpoint": "a checkpoint's metadata",
+    "compile-cache": "the compile cache's entries",
+    "lock-file": "a lock file",
+    "cache": "the uv cache (it lies there)",
+}
+"""How a sentence names a source of `envguard.timeline.previous`."""
+
+
 @dataclass(frozen=True)
 class Draft:
     """A finding before its events have places in the answer; `weight` orders, least first."""
@@ -74,6 +90,7 @@ def _swap_finding(
         parts.append(f"Replaced with it: {', '.join(others[:6])}{_more(others, 6)}.")
     if gone:
         parts.append(f"Removed: {_names(tuple(event.subject for event in gone))}.")
+    parts += _build_before(lead)
     events = [swap.event for swap in swaps]
     if checkpoint is not None and saved is not None:
         parts.append(f"{checkpoint.name} was saved before it: it comes from the build before.")
@@ -85,6 +102,20 @@ def _swap_finding(
         (*events, *gone),
         _caveats(lead, checkpoint),
     )
+
+
+def _build_before(lead: Swap) -> list[str]:
+    """Where the build before is still known from, and whether it can be brought back."""
+    if not lead.change.previous:
+        return []
+    best = lead.change.previous[0]
+    parts = [f"CUDA {best.cuda}"] if best.cuda else []
+    parts += [f"git {best.git_version[:10]}"] if best.git_version else []
+    about = f" ({', '.join(parts)})" if parts else ""
+    known = f"The build before{about} is named by {_names(tuple(WITNESS[name] for name in best.witnesses))}"
+    if best.restorable is None:
+        return [f"{known}; no copy of it is in a uv cache that was seen."]
+    return [f"{known}; it lies in {best.restorable} and can be restored."]
 
 
 def _tool(run: Transaction) -> str:
@@ -127,9 +158,13 @@ def _caveats(lead: Swap, checkpoint: Checkpoint | None) -> tuple[str, ...]:
     if lead.event.confidence == "weak":
         found.append(lead.was_there or "the date of this install rests on one weak witness")
     for other in lead.previous[1:3]:
-        found.append(
-            f"another witness names {other.version.full} as the build before ({other.sightings[0].evidence[0].path})"
-        )
+        path = other.first("archive") or other.sightings[0].evidence[0].path
+        if other.version.full == lead.change.from_:
+            found.append(
+                f"another build bears the same version {other.version.full} ({path}): go by build, not version"
+            )
+        else:
+            found.append(f"{WITNESS[other.sightings[0].source]} names {other.version.full} ({path})")
     if checkpoint is not None and is_copy(checkpoint):
         found.append(f"{checkpoint.name} was copied here: its time is what the copy kept")
     return tuple(found)

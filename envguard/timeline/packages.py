@@ -94,7 +94,8 @@ def _swap(
     candidates = tuple(item for item in candidates if item.best != "weak" or was_there)
     before = candidates[0] if candidates else None
     old = before.version if before is not None else None
-    change = runs.change_of(install, old, new, group, roots, graph)
+    told = tuple(item.as_model() for item in candidates)
+    change = runs.change_of(install, old, new, group, roots, graph, told)
     kind: EventKind = "package.replaced" if before is not None or was_there else "package.installed"
     event = make_event(
         kind,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from envguard import clock
 from envguard.acquire.archive_uses import ArchiveUse
+from envguard.model.event import PreviousBuild
 from envguard.model.evidence import Confidence, Evidence
 from envguard.timeline.transactions import Group, Version
 
@@ -69,6 +70,17 @@ class Previous:
     def best(self) -> Confidence:
         return "strong" if any(sighting.best != "weak" for sighting in self.sightings) else "weak"
 
+    def as_model(self) -> PreviousBuild:
+        return PreviousBuild(
+            version=self.version.full,
+            build=self.first("build"),
+            cuda=self.first("cuda"),
+            git_version=self.first("git_version"),
+            restorable=self.first("archive"),
+            witnesses=tuple(dict.fromkeys(sighting.source for sighting in self.sightings)),
+            evidence=self.evidence,
+        )
+
     def first(self, field: str) -> str | None:
         """The first sighting's word on `build`, `cuda`, `git_version` or `archive`."""
         return next((value for sighting in self.sightings if (value := getattr(sighting, field))), None)
@@ -78,7 +90,7 @@ def previous_builds(
     name: str, group: Group, sightings: Iterable[Sighting], current: Version, current_build: str | None
 ) -> tuple[Previous, ...]:
     """Candidates for what `group` replaced, best first; what is installed now is none of them."""
-    by_version: dict[str, list[Sighting]] = {}
+    found: dict[tuple[str, str | None], list[Sighting]] = {}
     for sighting in sightings:
         if sighting.name != name or (sighting.time_ns is not None and sighting.time_ns > group.end_ns + clock.NS):
             continue
@@ -87,14 +99,24 @@ def previous_builds(
         # A witness that leaves the local part out may mean what is there now as well.
         if sighting.build is None and sighting.version.full in (current.full, current.declared, current.public):
             continue
-        by_version.setdefault(sighting.version.full, []).append(sighting)
-    # A witness that leaves the local part out agrees with the build that has it.
-    for short in [full for full in by_version if "+" not in full]:
-        longer = [full for full in by_version if full.partition("+")[0] == short and "+" in full]
-        if len(longer) == 1:
-            by_version[longer[0]] += by_version.pop(short)
-    found = [Previous(_fullest(items), tuple(sorted(items, key=_proves))) for items in by_version.values()]
-    return tuple(sorted(found, key=lambda previous: (_proves(previous.sightings[0]), previous.version.full)))
+        found.setdefault((sighting.version.full, sighting.build), []).append(sighting)
+    _join_vague(found)
+    made = [Previous(_fullest(items), tuple(sorted(items, key=_proves))) for items in found.values()]
+    return tuple(sorted(made, key=lambda previous: (_proves(previous.sightings[0]), previous.version.full)))
+
+
+def _join_vague(found: dict[tuple[str, str | None], list[Sighting]]) -> None:
+    """A witness that names no build, or leaves the local part out, agrees with the best that names more."""
+    for full, build in [key for key in found if key[1] is None]:
+        fuller = [
+            key
+            for key in found
+            if (key[0] == full and key[1] is not None)
+            or (key[0] != full and "+" not in full and key[0].partition("+")[0] == full)
+        ]
+        if fuller and len({key[0] for key in fuller}) == 1:
+            best = min(fuller, key=lambda key: min(_proves(sighting) for sighting in found[key]))
+            found[best] += found.pop((full, build))
 
 
 def _fullest(items: list[Sighting]) -> Version:

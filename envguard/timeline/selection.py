@@ -1,25 +1,27 @@
-"""Which checkpoint a name means, and the bounds of the answer."""
+"""Which checkpoint a name means."""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable
 
 from envguard.acquire.checkpoints import Checkpoint, Checkpoints, match_name, nearest_names
 from envguard.errors import UsageError
 
 
-def choose_checkpoint(checkpoints: Checkpoints, name: str, looked_in: Iterable[str]) -> Checkpoint:
-    """The one checkpoint of that name. Raises `UsageError` with the nearest names, or with the list of several."""
-    found = match_name(checkpoints.found, name)
+def choose_checkpoint(checkpoints: Checkpoints, name: str, looked_in: Iterable[str], start: str) -> Checkpoint:
+    """The one checkpoint of that name or path. Raises `UsageError` with the nearest, or with the list of several."""
+    path = posixpath.normpath(posixpath.join(start, name))
+    found = tuple(item for item in checkpoints.found if item.path == path) or match_name(checkpoints.found, name)
     if len(found) == 1:
         return found[0]
     if found:
-        listed = ", ".join(checkpoint.path for checkpoint in found)
-        raise UsageError(f"{name} is {len(found)} checkpoints: {listed}", "name one by its path")
-    near = nearest_names(checkpoints.found, name)
+        listed = "\n".join(f"  {checkpoint.path}" for checkpoint in found)
+        raise UsageError(f"{name} is found {len(found)} times:\n{listed}", "name one by its path")
+    near = nearest_names(checkpoints.found, posixpath.basename(name))
     if near:
-        raise UsageError(f"no checkpoint {name}", f"the nearest are: {', '.join(near)}")
+        raise UsageError(f"no checkpoint is called {name!r}", f"the nearest are: {', '.join(near)}")
     places = ", ".join(looked_in) or "nowhere"
     raise UsageError(
-        f"no checkpoint {name}", f"no checkpoints at all in {places}; `--checkpoints DIR` looks elsewhere"
+        f"no checkpoint is called {name!r}", f"there are none in {places}; `--checkpoints DIR` says where to look"
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from envguard import clock
 from envguard.acquire.archive_uses import ArchiveUse
 from envguard.acquire.installs import Install
-from envguard.model.event import PackageChange, Requirement, Transaction
+from envguard.model.event import PackageChange, PreviousBuild, Requirement, Transaction
 from envguard.timeline.requirements import Edge, Graph
 
 S = clock.NS
@@ -189,7 +189,13 @@ def removals_of(group: Group, uses: Iterable[ArchiveUse], current: dict[str, Ins
 
 
 def change_of(
-    install: Install, old: Version | None, new: Version, group: Group, roots: tuple[str, ...], graph: Graph
+    install: Install,
+    old: Version | None,
+    new: Version,
+    group: Group,
+    roots: tuple[str, ...],
+    graph: Graph,
+    previous: tuple[PreviousBuild, ...] = (),
 ) -> PackageChange:
     """What forced one package of a run in, or merely allowed it.
 
@@ -213,6 +219,7 @@ def change_of(
         to=new.full,
         forced_by=_models(forced),
         allowed_by=() if forced else _models(allowed),
+        previous=previous,
     )
 
 

@@ -1,0 +1,76 @@
+"""Making a bundle, and opening one: a survey and a fingerprint asked of a recording host, and what was asked for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from envguard import __version__
+from envguard.acquire import bundle
+from envguard.acquire.bundle import BundleError, Manifest
+from envguard.acquire.host import Host
+from envguard.acquire.recorded import BundleHost, RecordingHost
+from envguard.acquire.survey import Progress, Request, Survey, no_progress, survey
+from envguard.errors import InputError
+
+Also = Callable[[Host, Request], None]
+"""Another reader whose questions the bundle has to answer later."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The bytes of a bundle, how many pieces of evidence it holds, and the survey that filled it."""
+
+    data: bytes
+    evidence: int
+    seen: Survey
+
+
+@dataclass(frozen=True)
+class OpenBundle:
+    """A bundle as a host, with the request that it was gathered for."""
+
+    host: BundleHost
+    request: Request
+    manifest: Manifest
+    path: str
+
+
+def gather(host: Host, request: Request, also: tuple[Also, ...] = (), progress: Progress = no_progress) -> Gathered:
+    """Asks every witness, and `also` those of other commands, and packs all the answers.
+
+    Raises `InputError` where there is no environment to examine.
+    """
+    recording = RecordingHost(host)
+    seen = survey(recording, request, progress)
+    for ask in also:
+        ask(recording, request)
+    about = {
+        "request": msgspec.json.encode(request).decode(),
+        "envguard": __version__,
+        "host": seen.machine.host,
+        "prefix": seen.env.prefix,
+    }
+    progress("packing")
+    stream = io.BytesIO()
+    evidence = bundle.save(recording.record, about, stream)
+    return Gathered(stream.getvalue(), evidence, seen)
+
+
+def open_bundle(path: str) -> OpenBundle:
+    """Reads a bundle from this machine's disk. Raises `InputError` (`BundleError` for what cannot be believed)."""
+    try:
+        with open(path, "rb") as stream:
+            record, manifest = bundle.load(path, stream)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no bundle {path}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        request = msgspec.json.decode(manifest.about.get("request", ""), type=Request)
+    except msgspec.MsgspecError as error:
+        raise BundleError(f"{path} does not say what it was gathered for: {error}") from error
+    return OpenBundle(BundleHost(record, path), request, manifest, path)

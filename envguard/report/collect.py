@@ -1,0 +1,36 @@
+"""What a bundle holds, in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from envguard.acquire.survey import Survey
+from envguard.model.action import CollectReport
+from envguard.report.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def render(report: CollectReport, size: int, seen: Survey, verbose: bool) -> Callable[[Console], None]:
+    """A renderer for `Screen.answer`."""
+
+    def show(console: Console) -> None:
+        console.print(printable(report.bundle), style="bold", soft_wrap=True)
+        console.print(
+            f"{report.evidence:,} pieces of evidence, {size / 1e6:.1f} MB: {len(seen.installs)} packages, "
+            f"{len(seen.archive_uses)} cached builds, {len(seen.checkpoints.found)} checkpoints, "
+            f"{sum(map(len, seen.train_logs)):,} log lines, {len(seen.processes)} processes"
+        )
+        if seen.unknown:
+            console.print(f"{len(seen.unknown)} things could not be seen; `timeline --bundle` names them")
+        if report.unavailable:
+            if verbose:
+                for item in report.unavailable:
+                    console.print(printable(f"  no {item.witness}: {item.why}"), style="dim")
+            else:
+                names = ", ".join(item.witness for item in report.unavailable)
+                console.print(printable(f"no witness of these kinds (-v says why): {names}"), style="dim")
+
+    return show
