@@ -193,10 +193,11 @@ def rng_state() -> dict[str, Tensor]:
 
 def set_rng_state(states: Mapping[str, Tensor]) -> None:
     """Sets the generators that ``rng_state`` reads, as far as they were saved."""
+    # Cloned: torch.set_rng_state of a row of a larger tensor ends the process with a segmentation fault.
     if "cpu" in states:
-        torch.set_rng_state(states["cpu"].cpu())
+        torch.set_rng_state(states["cpu"].cpu().clone())
     if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"].cpu())
+        torch.cuda.set_rng_state(states["cuda"].cpu().clone())
 
 
 def prune(directory: Path, keep_last: int, keep_every: int | None) -> list[Path]:

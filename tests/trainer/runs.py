@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
+import socket
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,10 @@ from trainer.config import Config, build_config
 from trainer.resume import Start
 
 WORDS = "the cat sat on a mat while dogs ran around very fast and birds sang".split()  # noqa: SIM905
+
+
+PRELOAD = ["trainer.train", "trainer.distributed", "trainer.data", "trainer.targets.random_weights"]
+"""What the server that starts processes has loaded."""
 
 
 def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
@@ -73,10 +79,43 @@ def _child(config: Config) -> None:
 def start_process(config: Config) -> BaseProcess:
     """The same run in a process of its own, from a server that has torch loaded already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainer.train", "trainer.data", "trainer.targets.random_weights"])
+    context.set_forkserver_preload(PRELOAD)
     process = context.Process(target=_child, args=(config,))
     process.start()
     return process
+
+
+def _rank(config: Config, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    raise SystemExit(train_here(config))
+
+
+def start_ranks(config: Config) -> list[BaseProcess]:
+    """One process a rank, drafters first, with the environment that torchrun would give them."""
+    world = config.topology.targets + config.topology.drafters
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    processes: list[BaseProcess] = []
+    for rank in range(world):
+        environment = {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        }  # fmt: skip
+        process = context.Process(target=_rank, args=(config, environment))
+        process.start()
+        processes.append(process)
+    return processes
+
+
+def train_ranks(config: Config) -> list[int | None]:
+    """A whole run on all ranks; their exit codes."""
+    processes = start_ranks(config)
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
 
 
 def log_of(config: Config) -> list[dict[str, Any]]:

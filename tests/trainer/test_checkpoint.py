@@ -135,3 +135,11 @@ def test_changed_settings_are_listed(tmp_path: Path) -> None:
     saved = msgspec.structs.replace(state(1), config=json.loads(msgspec.json.encode(before)))
     assert checkpoint.changed_settings(saved, before) == []
     assert checkpoint.changed_settings(saved, after) == ["train.lr: 0.0006 -> 1.0"]
+
+
+def test_generators_are_set_from_a_row_of_all_ranks_states() -> None:
+    before = torch.get_rng_state()
+    rows = torch.stack([before, before])
+    drawn = torch.rand(3)
+    checkpoint.set_rng_state({"cpu": rows[1]})
+    assert torch.equal(torch.rand(3), drawn)

@@ -1,0 +1,161 @@
+"""Compiled steps: counted, forbidden after warm-up, never eager in silence, cold starts without a race."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.drafters import FULL, embedding, masks_of, random_taps, small_drafter
+from tests.trainer.rows import packed_row
+from tests.trainer.runs import PRELOAD, log_of, small_config, start_process, train_here, train_ranks
+from trainer.anchors import draw_anchors
+from trainer.compile import CACHE_VARIABLE, CompiledDrafter, private_cache
+from trainer.config import Config
+from trainer.errors import CompileError
+
+pytestmark = pytest.mark.timeout(280)
+
+
+def arguments(drafter: Any, length: int) -> tuple[Any, ...]:
+    batch = packed_row([length])
+    row = draw_anchors(batch, anchors=8, block_size=4, mask_token_id=63, seed=0)
+    block = embedding()[row.tokens.reshape(-1)]
+    return random_taps(length), batch.position, block, row.position.reshape(-1), masks_of(drafter, row)
+
+
+def _met(work: Callable[..., None], cache: Path, queue: Any, *rest: Any) -> None:
+    os.environ[CACHE_VARIABLE] = str(cache)
+    try:
+        work(*rest)
+        queue.put("nothing")
+    except Exception as error:
+        queue.put(f"{type(error).__name__}: {error}")
+
+
+def in_process(work: Callable[..., None], cache: Path, *rest: Any) -> str:
+    """What ``work`` raises in a process of its own: compilation leaves its marks on the whole process."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    queue = context.Queue()
+    process = context.Process(target=_met, args=(work, cache, queue, *rest))
+    process.start()
+    result = str(queue.get(timeout=200))
+    process.join()
+    return result
+
+
+def _new_shape_after_warm_up() -> None:
+    drafter = small_drafter(FULL)
+    compiled = CompiledDrafter(drafter, enabled=True, shapes=1)
+    with torch.no_grad():
+        first: Tensor = compiled(*arguments(drafter, 32))
+        torch.testing.assert_close(first, drafter(*arguments(drafter, 32)), rtol=1e-4, atol=1e-5)
+        compiled.freeze()
+        compiled(*arguments(drafter, 32))
+        assert compiled.recompiles == 0
+        compiled(*arguments(drafter, 48))
+
+
+def test_a_new_shape_after_warm_up_is_an_error(tmp_path: Path) -> None:
+    assert "CompileError: a compiled function met a new shape" in in_process(_new_shape_after_warm_up, tmp_path)
+
+
+def _eager_flex() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    from trainer.compile import refuse_eager_flex
+
+    refuse_eager_flex()
+    query = torch.zeros(1, 1, 16, 16)
+    with torch.no_grad():
+        flex_attention(query, query.clone(), query.clone())
+
+
+def test_flex_attention_that_is_not_compiled_is_an_error(tmp_path: Path) -> None:
+    assert "flex_attention called without torch.compile" in in_process(_eager_flex, tmp_path)
+
+
+def test_a_second_thread_may_not_run_the_drafter() -> None:
+    drafter = small_drafter(FULL)
+    compiled = CompiledDrafter(drafter, enabled=False, shapes=1)
+    met: list[Exception] = []
+
+    def call() -> None:
+        try:
+            compiled(*arguments(drafter, 32))
+        except CompileError as error:
+            met.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert "second thread" in str(met[0])
+
+
+def test_the_cache_is_private_and_of_one_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
+    path = private_cache(str(tmp_path / "cache"))
+    assert path.name.startswith(torch.__version__)
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert os.environ[CACHE_VARIABLE] == str(path)
+    path.chmod(0o770)
+    with pytest.raises(CompileError, match="others may write"):
+        private_cache(str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "own"))
+    assert private_cache("unused") == tmp_path / "own"
+
+
+def compiled_config(folder: Path, run: str, **sections: dict[str, Any]) -> Config:
+    sections["model"] = {"num_layers": 1, "layer_types": ["full_attention"]}
+    sections["data"] = {"length_buckets": [512]}
+    sections["train"] = {"compile": True, "compile_cache": str(folder / f"{run}-cache"), **sections.get("train", {})}
+    return small_config(folder, run, **sections)
+
+
+def test_a_compiled_run_counts_its_cache_and_learns_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
+    config = compiled_config(tmp_path, "compiled", train={"max_steps": 4})
+    for expected in ("cold", "warm"):
+        process = start_process(config)
+        process.join()
+        assert process.exitcode == 0
+        last = log_of(config)[-1]
+        assert last["recompiles"] == 0
+        assert (last["cache_misses"] > 0) == (expected == "cold")
+        assert (last["cache_hits"] > 0) == (expected == "warm")
+        for path in Path(config.checkpoint.dir).glob("step_*"):
+            path.rename(tmp_path / f"{expected}-{path.name}")
+    messages = (tmp_path / "compiled" / "run.log").read_text()
+    assert messages.count("compiled rows of 512 tokens in") == 2
+    plain = compiled_config(tmp_path, "plain", train={"max_steps": 4, "compile": False})
+    train_here(plain)
+    for mine, other in zip(log_of(config)[-4:], log_of(plain), strict=True):
+        assert mine["loss_mean"] == pytest.approx(other["loss_mean"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_cold_starts_of_several_ranks_never_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank compiles, the others hit its cache; never two at once, and nothing depends on luck."""
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
+    for number in range(int(os.environ.get("COLD_STARTS", "20"))):
+        config = compiled_config(
+            tmp_path,
+            f"start-{number}",
+            topology={"targets": 1, "drafters": 2},
+            train={"max_steps": 2, "rows_per_step": 2},
+        )
+        assert train_ranks(config) == [0, 0, 0]
+        last = log_of(config)[-1]
+        assert last["step"] == 2
+        assert last["recompiles"] == 0
+        assert last["cache_misses"] > 0  # the leader's
+        assert last["cache_hits"] > 0  # the follower's

@@ -1,0 +1,208 @@
+"""Several ranks: the same losses as one process, exact resume, and no rank outlives another's death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.runs import curve, log_of, small_config, start_ranks, train_here, train_ranks
+from trainer.checkpoint import list_checkpoints
+from trainer.clock import recommended_split
+from trainer.config import Config
+from trainer.errors import RankFailed
+
+pytestmark = pytest.mark.timeout(240)
+ROOT = str(Path(__file__).parents[2])
+LAYOUTS = [(1, 1), (2, 1), (1, 2), (2, 2)]
+
+
+def layout(folder: Path, targets: int, drafters: int, run: str, **sections: dict[str, Any]) -> Config:
+    """Two rows a step whatever the layout, so that losses can be compared."""
+    sections["topology"] = {"targets": targets, "drafters": drafters, "queue_depth": 2, "prefetch": 4}
+    sections["train"] = {"rows_per_step": 2, "epochs": 6, **sections.get("train", {})}
+    return small_config(folder, run, **sections)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("alone")
+    config = layout(folder, 1, 1, "alone")
+    train_here(config)
+    return folder, curve(config)
+
+
+def same(found: dict[int, dict[str, Any]], expected: dict[int, dict[str, Any]]) -> None:
+    """Equal to the bit, but for the list of losses, which has one entry a drafter."""
+    assert [{**step, "loss": 0} for step in found.values()] == [{**step, "loss": 0} for step in expected.values()]
+
+
+@pytest.mark.parametrize(("targets", "drafters"), LAYOUTS)
+def test_losses_equal_those_of_one_process(
+    alone: tuple[Path, dict[int, dict[str, Any]]], targets: int, drafters: int
+) -> None:
+    """To the bit: sums of two gradients do not depend on their order."""
+    folder, expected = alone
+    config = layout(folder, targets, drafters, f"{targets}+{drafters}")
+    assert train_ranks(config) == [0] * (targets + drafters)
+    same(curve(config), expected)
+    lines = log_of(config)
+    for line in lines:
+        assert (len(line["q_pre"]), len(line["q_hs"]), len(line["loss"])) == (targets, drafters, drafters)
+        assert max(line["q_hs"]) <= 2
+        assert max(line["q_pre"]) <= 4
+    assert max(max(line["q_pre"]) for line in lines) > 0
+    assert "keep a drafter busy; best split" in (folder / config.checkpoint.dir / "run.log").read_text()
+
+
+def wait_for_step(config: Config, step: int, processes: list[BaseProcess]) -> None:
+    while len(log_of(config)) < step and all(process.is_alive() for process in processes):
+        time.sleep(0.01)
+
+
+def kill(process: BaseProcess) -> None:
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2], ids=["the drafter", "a target", "the other target"])
+def test_a_killed_rank_takes_the_job_down_and_the_resumed_run_is_exact(
+    alone: tuple[Path, dict[int, dict[str, Any]]], victim: int
+) -> None:
+    folder, expected = alone
+    config = layout(folder, 2, 1, f"victim-{victim}", checkpoint={"every": 3})
+    processes = start_ranks(config)
+    wait_for_step(config, 7, processes)
+    kill(processes[victim])
+    began = time.monotonic()
+    for process in processes:
+        process.join(timeout=20)
+    assert time.monotonic() - began < 10
+    codes = [process.exitcode for process in processes]
+    assert codes.pop(victim) == -signal.SIGKILL
+    assert all(code in (1, RankFailed.exit_code) for code in codes)
+    assert len(log_of(config)) < len(expected)
+    assert train_ranks(config) == [0, 0, 0]
+    same(curve(config), expected)
+
+
+def test_all_ranks_killed_and_resumed_on_another_layout(alone: tuple[Path, dict[int, dict[str, Any]]]) -> None:
+    folder, expected = alone
+    config = layout(folder, 2, 1, "all", checkpoint={"every": 2})
+    processes = start_ranks(config)
+    wait_for_step(config, 9, processes)
+    for process in processes:
+        kill(process)
+    for process in processes:
+        process.join()
+    assert len(list_checkpoints(Path(config.checkpoint.dir))) > 0
+    moved = layout(folder, 1, 2, "all", checkpoint={"every": 2})
+    assert train_ranks(moved) == [0, 0, 0]
+    steps = {line["step"]: line for line in log_of(moved)}  # the list of losses is longer now: the last line counts
+    for number, step in expected.items():
+        assert {name: steps[number][name] for name in step if name != "loss"} == {
+            name: value for name, value in step.items() if name != "loss"
+        }
+    assert "topology.drafters: 1 -> 2" in (folder / "all" / "run.log").read_text()
+
+
+def test_a_rank_that_fails_ends_the_job_with_its_reason(tmp_path: Path) -> None:
+    config = layout(tmp_path, 1, 1, "run", data={"paths": [str(tmp_path / "none.jsonl")]})
+    began = time.monotonic()
+    codes = train_ranks(config)
+    assert time.monotonic() - began < 15
+    assert codes == [RankFailed.exit_code, 2]  # the drafter, then the target with its own code
+    log = (tmp_path / "run" / "run.log").read_text()
+    assert "rank 1: ConfigError" in log
+    assert "none.jsonl" in log
+
+
+def test_more_ranks_than_the_topology_says_are_refused(tmp_path: Path) -> None:
+    from trainer.errors import ConfigError
+    from trainer.topology import find_place
+
+    with pytest.raises(ConfigError, match="2 targets and 1 drafters need 3 ranks and there are 1"):
+        find_place(layout(tmp_path, 2, 1, "run"))
+
+
+def toml_of(folder: Path) -> Path:
+    small_config(folder)  # writes the text
+    path = folder / "a.toml"
+    path.write_text(
+        "[model]\nblock_size = 4\nnum_layers = 1\nnum_taps = 2\nanchors = 64\n"
+        '[target]\nkind = "random"\nshape = "tiny"\n'
+        '[data]\npaths = ["text.jsonl"]\ntoken_budget = 512\nmax_batch_size = 8\n'
+        '[train]\nepochs = 400\ngamma = 2.0\ndevice = "cpu"\n[checkpoint]\nevery = 0\ndir = "run"\nstamp = false\n'
+    )
+    return path
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"}
+
+
+def wait_for_log(folder: Path, process: subprocess.Popen[str]) -> None:
+    log = folder / "run" / "train_log.jsonl"
+    while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < 5):
+        time.sleep(0.05)
+
+
+def test_the_command_line_starts_ranks_and_sigterm_ends_them_cleanly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trainer", "train", str(toml_of(tmp_path)), "--targets", "1", "--drafters", "1"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    wait_for_log(tmp_path, process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "asked to stop" in errors
+    steps = (tmp_path / "run" / "train_log.jsonl").read_bytes().count(b"\n")
+    assert [step for step, _ in list_checkpoints(tmp_path / "run")] == [steps]
+
+
+@pytest.mark.slow
+def test_two_machines_train_together_and_resume(tmp_path: Path) -> None:
+    """Two torchrun agents that meet at a rendezvous, as on two machines."""
+    config = toml_of(tmp_path)
+
+    def start(port: int) -> list[subprocess.Popen[str]]:
+        agents = []
+        for _ in range(2):
+            command = [
+                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
+                *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "test"),
+                *("-m", "trainer", "train", str(config), "train.epochs=6", "checkpoint.every=5"),
+                *("topology.targets=1", "topology.drafters=1", "train.rows_per_step=1"),
+            ]
+            agents.append(
+                subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+            )
+        return agents
+
+    first = start(29611)
+    wait_for_log(tmp_path, first[0])
+    time.sleep(0.5)
+    for agent in first:  # the agents' death takes their ranks with them, or the ranks notice that the store is gone
+        agent.kill()
+        agent.communicate()
+    for agent in start(29613):
+        _, errors = agent.communicate(timeout=120)
+        assert agent.returncode == 0, errors
+    lines = log_of(small_config(tmp_path))
+    assert lines[-1]["step"] == max(line["step"] for line in lines)
+    losses: dict[int, float] = {}
+    for line in lines:
+        assert losses.setdefault(line["step"], line["loss_mean"]) == line["loss_mean"]
+    assert list(losses) == list(range(1, lines[-1]["step"] + 1))
+
+
+def test_the_recommended_split_balances_the_sides() -> None:
+    assert recommended_split(target=1.0, drafter=1.0, ranks=2) == 1
+    assert recommended_split(target=5.0, drafter=3.0, ranks=8) == 5
+    assert recommended_split(target=0.1, drafter=3.0, ranks=8) == 1
