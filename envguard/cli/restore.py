@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,8 +21,24 @@ from envguard.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from envguard.model.action import RestoreReport
     from envguard.report.screen import Screen
+    from envguard.restore.plan import Plan
     from envguard.restore.service import Request
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The command line's own options."""
+
+    reference: str | None
+    dry_run: bool
+    yes: bool
+    only: tuple[str, ...]
+    exact: bool
+    caches: bool
+    fetch: bool
+    force: bool
 
 
 def restore(
@@ -34,6 +51,10 @@ def restore(
         list[str] | None, typer.Option("--only", metavar="NAME", help="Only this package. May repeat.")
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Also remove packages that REF does not have.")] = False,
+    no_compile_cache: Annotated[
+        bool, typer.Option("--no-compile-cache", help="Packages only; leave the compile cache alone.")
+    ] = False,
+    fetch: Annotated[bool, typer.Option("--fetch", help="Download what is missing, by hash.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Even while processes run from the environment.")] = False,
     rollback: Annotated[
         bool, typer.Option("--rollback", help="Undo: of a killed restore, else of the last one.")
@@ -51,73 +72,79 @@ def restore(
 
     screen = Screen(json, quiet, verbose, color)
     session = open_session(python, checkpoints)
+    wish = Wish(reference, dry_run, yes, tuple(only or ()), exact, not no_compile_cache, fetch, force)
+    if reference is None and not rollback:
+        raise UsageError("restore needs a REF", "`envguard log` lists checkpoints and snapshots")
     if not dry_run and not yes and not sys.stdin.isatty():
         raise UsageError("restore changes the environment and there is no terminal to ask", "-y answers for you")
     try:
-        if rollback:
-            code = _roll_back(screen, session, reference, yes, force)
-        else:
-            code = _restore(screen, session, reference, dry_run, yes, tuple(only or ()), exact, force)
+        code = _roll_back(screen, session, wish) if rollback else _restore(screen, session, wish)
     except (RestoreError, RollbackError) as error:
         code = _failed(screen, reference, error)
     raise typer.Exit(code)
 
 
-def _restore(
-    screen: Screen,
-    session: Session,
-    reference: str | None,
-    dry_run: bool,
-    yes: bool,
-    only: tuple[str, ...],
-    exact: bool,
-    force: bool,
-) -> int:
+def _restore(screen: Screen, session: Session, wish: Wish) -> int:
     from envguard.errors import RestoreError, UsageError
     from envguard.report.errors import print_error
     from envguard.report.restore import progress_bar, render
     from envguard.restore import service
+    from envguard.restore.apply import Outcome
 
-    if reference is None:
-        raise UsageError("restore needs a REF", "`envguard log` lists checkpoints and snapshots")
-    _finish_killed(screen, session, dry_run)
-    request = _request(screen, session, reference, only, exact, force)
-    plan = service.find_and_plan(request)
+    _finish_killed(screen, session, wish)
+    request = _request(screen, session, wish)
     shown = not screen.quiet and not screen.json
-    if plan.missing or not plan.steps or dry_run:
-        with progress_bar(screen.err, shown) as bar:
-            report = service.report_of(request, plan, service.prove(plan, bar))
-        screen.answer(report, render(report, dry_run))
-        if report.missing:
-            print_error(f"{len(report.missing)} package(s) cannot be had from this machine", None, 4, as_json=False)
-        return RestoreError.code if report.missing else 0
-    if not yes and not _confirmed(screen, service.report_of(request, plan)):
+    with progress_bar(screen.err, shown) as bar:
+        plan = service.find_and_plan(request, bar)
+    if plan.missing or wish.dry_run:
+        return _plan_only(screen, request, plan, wish)
+    if plan.steps and not wish.yes and not _confirmed(screen, service.report_of(request, plan)):
         raise UsageError("not confirmed; nothing was changed")
     with progress_bar(screen.err, shown) as bar:
-        outcome = service.carry_out(request, plan, bar)
+        outcome = service.carry_out(request, plan, bar) if plan.steps else Outcome(verified=True)
+        brought = service.bring_caches_back(request, bar) if wish.caches and outcome.verified else ()
+    service.forget_fetched(session.project.state)
+    outcome.notes += [cache.says for cache in brought]
     report = service.report_of(request, plan, outcome)
     screen.answer(report, render(report, dry_run=False))
     if outcome.failure is not None:
-        print_error(
-            outcome.failure, outcome.hint or "everything is as it was before", RestoreError.code, as_json=False
-        )
+        hint = outcome.hint or "everything is as it was before"
+        print_error(outcome.failure, hint, RestoreError.code, as_json=False)
         return RestoreError.code
-    service.remember(session.project.state, report, screen.warn)
+    service.remember(session.project.state, report, brought, screen.warn)
     return 0
 
 
-def _finish_killed(screen: Screen, session: Session, dry_run: bool) -> None:
+def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
+    """What would be done, its sources proved; 4 where something is missing, since it could not be done."""
+    from envguard.errors import RestoreError
+    from envguard.report.errors import print_error
+    from envguard.report.restore import progress_bar, render
+    from envguard.restore import service
+
+    with progress_bar(screen.err, not screen.quiet and not screen.json) as bar:
+        proved = service.prove(plan, bar)
+    if wish.caches and not plan.missing:
+        proved.notes += [cache.says for cache in service.bring_caches_back(request, dry_run=True)]
+    report = service.report_of(request, plan, proved)
+    screen.answer(report, render(report, wish.dry_run))
+    if not report.missing:
+        return 0
+    hint = None if wish.fetch else "`--fetch` downloads what a witness names by hash; nothing was changed"
+    print_error(f"{len(report.missing)} package(s) cannot be had from this machine", hint, 4, as_json=False)
+    return RestoreError.code
+
+
+def _finish_killed(screen: Screen, session: Session, wish: Wish) -> None:
     """A restore that was killed is undone first, so that the plan is made over a whole environment."""
     from envguard.restore import service, transaction
 
-    if not dry_run and transaction.pending_transaction(session.project.state) is not None:
+    if not wish.dry_run and transaction.pending_transaction(session.project.state) is not None:
         undone = service.roll_back(session.project.state)
         screen.say(f"a killed restore was undone first: {undone.notes[0]}")
 
 
-def _request(
-    screen: Screen, session: Session, reference: str, only: tuple[str, ...], exact: bool, force: bool
-) -> Request:
+def _request(screen: Screen, session: Session, wish: Wish) -> Request:
     from envguard.acquire.environment import locate
     from envguard.acquire.host import LiveHost
     from envguard.cli.references import live_fingerprint, open_places
@@ -125,34 +152,35 @@ def _request(
     from envguard.restore.service import Request
     from envguard.restore.target import ask_witnesses, find_target
 
+    assert wish.reference is not None
+    fetch = wish.fetch and not wish.dry_run
     host = LiveHost()
     env = locate(host, session.python, str(session.start))
     live = live_fingerprint(session, screen)
     places = open_places(session, live)
-    target = find_target(reference, places, live, lambda found: ask_witnesses(found, host, request_of(session)))
-    return Request(host, env, session.project, target, live(), only, exact, force)
+    target = find_target(wish.reference, places, live, lambda found: ask_witnesses(found, host, request_of(session)))
+    return Request(host, env, session.project, target, live(), wish.only, wish.exact, fetch, wish.force)
 
 
-def _confirmed(screen: Screen, report: object) -> bool:
-    from envguard.model.action import RestoreReport
+def _confirmed(screen: Screen, report: RestoreReport) -> bool:
     from envguard.report.restore import render
 
-    assert isinstance(report, RestoreReport)
     render(report, dry_run=True)(screen.err)
     return typer.confirm("Go ahead?", err=True)
 
 
-def _roll_back(screen: Screen, session: Session, reference: str | None, yes: bool, force: bool) -> int:
+def _roll_back(screen: Screen, session: Session, wish: Wish) -> int:
     from envguard.errors import UsageError
     from envguard.report.restore import progress_bar, render
     from envguard.restore import service
 
-    if reference is not None:
+    if wish.reference is not None:
         raise UsageError("--rollback takes no REF: it undoes the last restore")
-    if not yes and not typer.confirm("Put the environment back to what it was before the last restore?", err=True):
+    question = "Put the environment back to what it was before the last restore?"
+    if not wish.yes and not typer.confirm(question, err=True):
         raise UsageError("not confirmed; nothing was changed")
     with progress_bar(screen.err, not screen.quiet and not screen.json) as bar:
-        report = service.roll_back(session.project.state, bar, force)
+        report = service.roll_back(session.project.state, bar, wish.force)
     screen.answer(report, render(report, dry_run=False))
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,20 +11,29 @@ from pathlib import Path
 import msgspec
 from packaging import tags
 
+from envguard.acquire.compile_cache import Build
+from envguard.acquire.distributions import read_distributions
 from envguard.acquire.environment import Environment
 from envguard.acquire.host import Host
+from envguard.acquire.section import Notes
+from envguard.acquire.torch_build import find_torch, read_torch
+from envguard.acquire.torch_key import cache_tag, read_torch_key
 from envguard.errors import RestoreError
 from envguard.model.action import RestoreReport
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
 from envguard.restore import apply, staging, transaction
 from envguard.restore.apply import Outcome
+from envguard.restore.candidate import Candidate
+from envguard.restore.compile_cache import COLD, Brought, bring_back
+from envguard.restore.fetching import FetchFailed, fetch, index_urls
 from envguard.restore.finding import find_candidates
 from envguard.restore.locks import occupants
 from envguard.restore.plan import Plan, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
 from envguard.restore.wanted import Target
 from envguard.state import journal
+from envguard.state.files import open_state
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,7 @@ class Request:
     live: Fingerprint
     only: tuple[str, ...] = ()
     exact: bool = False
+    fetch: bool = False
     force: bool = False
 
     @property
@@ -71,26 +82,54 @@ def check_environment(env: Environment, host: Host) -> None:
             )
 
 
-def find_and_plan(request: Request) -> Plan:
+def find_and_plan(request: Request, progress: Progress | None = None) -> Plan:
     """Looks through the caches and says what would be done; changes nothing. Raises `RestoreError`.
 
     pip's cache is read only where the nearer places lack something: its files have no names, and each is opened.
+    With `fetch` what is still missing is downloaded, into the state folder.
     """
     check_environment(request.env, request.host)
     _check_interpreter(request)
     _check_names(request)
     plan = _plan(request, thorough=False)
-    return _plan(request, thorough=True) if plan.missing else plan
+    if plan.missing:
+        plan = _plan(request, thorough=True)
+    return _fetch(request, plan, progress or Silent()) if plan.missing and request.fetch else plan
 
 
-def _plan(request: Request, thorough: bool) -> Plan:
+def _plan(request: Request, thorough: bool, more: tuple[Candidate, ...] = ()) -> Plan:
     names = {wanted.name for wanted in request.target.packages if not request.only or wanted.name in request.only}
     found, unknown = find_candidates(
         request.host, request.env, request.project, request.target, frozenset(names), thorough
     )
-    plan = make_plan(request.target, request.live, found, wheel_tags(request.env), request.only, request.exact)
+    tags = wheel_tags(request.env)
+    plan = make_plan(request.target, request.live, (*found, *more), tags, request.only, request.exact)
     unseen = tuple(f"not seen: {item.what}: {item.why}" for item in unknown)
     return msgspec.structs.replace(plan, notes=(*plan.notes, *unseen))
+
+
+def _fetch(request: Request, plan: Plan, progress: Progress) -> Plan:
+    """The plan with what could be downloaded; why the rest could not be is said in its notes."""
+    folder = request.state / "fetched"
+    found, failed = [], []
+    try:
+        open_state(request.state)
+        folder.mkdir(exist_ok=True)
+        for wanted in plan.absent:
+            indexes = index_urls(wanted, os.environ)
+            try:
+                found.append(fetch(wanted, indexes, wheel_tags(request.env), folder, request.host, progress))
+            except FetchFailed as error:
+                failed.append(f"{wanted.name} could not be fetched: {error}")
+    except OSError as error:
+        raise RestoreError(f"{folder}: {error.strerror or error}", "nothing was changed") from error
+    plan = _plan(request, thorough=True, more=tuple(found))
+    return msgspec.structs.replace(plan, notes=(*plan.notes, *failed))
+
+
+def forget_fetched(state: Path) -> None:
+    """Drops what was downloaded for one restore; `snapshot --keep` is what keeps wheels."""
+    shutil.rmtree(state / "fetched", ignore_errors=True)
 
 
 def prove(plan: Plan, progress: Progress | None = None) -> Outcome:
@@ -166,6 +205,50 @@ def carry_out(request: Request, plan: Plan, progress: Progress | None = None) ->
     return outcome
 
 
+def bring_caches_back(
+    request: Request, progress: Progress | None = None, dry_run: bool = False
+) -> tuple[Brought, ...]:
+    """The compile caches of the restored build, filled where a kept one fits; one that cannot be written is said.
+
+    Before the restore (`dry_run`) only the stamp knows the tag that the restored torch will have.
+    """
+    build = _build_to_come(request) if dry_run else _build_now(request)
+    if build is None:
+        return ()
+    try:
+        return tuple(bring_back(request.host, request.project, build, progress or Silent(), dry_run))
+    except OSError as error:
+        where = error.filename or "the compile cache"
+        return (Brought(str(where), f"{where} could not be filled: {error.strerror or error}. So {COLD}"),)
+
+
+def _build_to_come(request: Request) -> Build | None:
+    stamped = request.target.fingerprint.torch if request.target.fingerprint else None
+    if stamped is None:
+        return None
+    why = None if stamped.cache_tag else "the stamp does not hold its tag"
+    return Build(stamped.cache_tag, why, stamped.triton, _gpu_names(request))
+
+
+def _build_now(request: Request) -> Build | None:
+    """What the torch that is installed now writes and reads; None where there is none."""
+    host, env, notes = request.host, request.env, Notes()
+    torch = read_torch(host, env, read_distributions(host, env)).value
+    directory = find_torch(host, env, notes)
+    if torch is None or directory is None or torch.version is None or env.version is None:
+        return None
+    try:
+        key = read_torch_key(host, directory, torch.version, env.version)
+    except OSError as error:
+        return Build(None, f"{directory}: {error.strerror or error}", torch.triton, _gpu_names(request))
+    return Build(cache_tag(key, env.version), None, torch.triton, _gpu_names(request))
+
+
+def _gpu_names(request: Request) -> frozenset[str] | None:
+    gpus = request.live.gpus
+    return None if gpus is None else frozenset(gpu.name for gpu in gpus if gpu.name is not None)
+
+
 def _apply(request: Request, plan: Plan, progress: Progress) -> Outcome:
     return apply.carry_out(request.host, request.env, request.state, request.target.reference, plan, progress)
 
@@ -192,11 +275,16 @@ def roll_back(state: Path, progress: Progress | None = None, force: bool = False
     )
 
 
-def remember(state: Path, report: RestoreReport, warn: Callable[[str], None]) -> None:
-    """Puts a restore that was carried out into the journal."""
+def remember(state: Path, report: RestoreReport, caches: tuple[Brought, ...], warn: Callable[[str], None]) -> None:
+    """Puts what was carried out into the journal: nothing in a compile cache tells that it was filled."""
     changed = [{"package": item.package, "from": item.from_, "to": item.to} for item in report.plan]
     try:
-        journal.append(state, "restore", {"reference": report.reference, "packages": changed})
+        if changed:
+            journal.append(state, "restore", {"reference": report.reference, "packages": changed})
+        for cache in caches:
+            if cache.source is not None:
+                about = {"path": cache.path, "source": cache.source, "files": cache.files, "bytes": cache.bytes}
+                journal.append(state, "compile_cache", about)
     except OSError as error:
         warn(f"the journal cannot be written: {error.strerror or error}")
 

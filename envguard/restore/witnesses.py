@@ -10,16 +10,13 @@ from envguard import clock
 from envguard.acquire.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
 from envguard.restore.wanted import Target, Wanted
-from envguard.timeline.packages import Packages, Swap, read_packages
-from envguard.timeline.requirements import build_graph, marker_variables
+from envguard.timeline.build import packages_of
+from envguard.timeline.packages import Packages, Swap
 
 
 def from_survey(reference: str, checkpoint: Checkpoint, survey: Survey, why_no_stamp: str) -> Target:
     """The goal that the survey's witnesses name for the moment when `checkpoint` was saved."""
-    graph = build_graph(survey.installs, marker_variables(survey.env, survey.machine))
-    return from_packages(
-        reference, checkpoint, read_packages(survey.installs, graph, survey.archive_uses, ()), why_no_stamp
-    )
+    return from_packages(reference, checkpoint, packages_of(survey), why_no_stamp)
 
 
 def from_packages(reference: str, checkpoint: Checkpoint, packages: Packages, why_no_stamp: str) -> Target:

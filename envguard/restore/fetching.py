@@ -1,0 +1,177 @@
+"""`--fetch`: the only part of envguard that touches a network, and only for wheels that are known by hash or build.
+
+What is downloaded counts for nothing until it has the sha256 that a lock or a pointer names, or, for a stamp that
+knows no wheel, until its RECORD has the wanted build identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from envguard import __version__
+from envguard.acquire.host import Host
+from envguard.acquire.wheel_files import NotAWheel, read_wheel
+from envguard.restore.candidate import Candidate, from_wheel
+from envguard.restore.plan import same_version
+from envguard.restore.progress import Progress
+from envguard.restore.wanted import Wanted
+
+TIMEOUT_S = 60
+CHUNK = 1 << 20
+MOST_PAGE = 64 << 20
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A wheel that an index or a witness names."""
+
+    url: str
+    filename: str
+    sha256: str | None
+
+
+class FetchFailed(Exception):
+    """Why a package could not be downloaded."""
+
+
+def fetch(
+    wanted: Wanted, indexes: Iterable[str], tags: frozenset[str], folder: Path, host: Host, progress: Progress
+) -> Candidate:
+    """Downloads one wheel of `wanted` into `folder`. Raises `FetchFailed`, and OSError where it cannot be written."""
+    reasons: list[str] = []
+    for offer in _offers(wanted, indexes, tags, reasons):
+        path = folder / offer.filename
+        try:
+            digest = _download(offer.url, path, progress)
+            return _accepted(wanted, offer, path, digest, host)
+        except (FetchFailed, NotAWheel, urllib.error.URLError, TimeoutError) as error:
+            path.unlink(missing_ok=True)
+            reasons.append(f"{_shown(offer.url)}: {error}")
+    raise FetchFailed("; ".join(reasons) or "no witness names an index or a URL for it")
+
+
+def _accepted(wanted: Wanted, offer: Offer, path: Path, digest: str, host: Host) -> Candidate:
+    expected = wanted.sha256 or ((offer.sha256,) if offer.sha256 else ())
+    if expected and digest not in expected:
+        raise FetchFailed(f"its sha256 is {digest}, not {expected[0]}")
+    wheel = read_wheel(host, str(path), "find-links")
+    if wanted.build is not None and wheel.build != wanted.build:
+        raise FetchFailed(f"it is build {wheel.build[:16]}, not {wanted.build[:16]}")
+    if wanted.build is None and not wanted.sha256:
+        raise FetchFailed("neither a hash nor a build says what it must be")
+    return from_wheel(wheel, "fetched", (digest,))
+
+
+def _offers(wanted: Wanted, indexes: Iterable[str], tags: frozenset[str], reasons: list[str]) -> list[Offer]:
+    """URLs that a witness names first, then what the indexes list, the fitting ones of the wanted version alone."""
+    found = [_offer(url, None) for url in wanted.urls]
+    for index in indexes:
+        try:
+            found += list_index(index, wanted.name)
+        except (urllib.error.URLError, TimeoutError, FetchFailed) as error:
+            reasons.append(f"{_shown(index)}: {error}")
+    fitting = []
+    for offer in found:
+        if "/" in offer.filename or offer.filename.startswith("."):
+            continue  # a name that leaves the folder it is written to
+        try:
+            _, version, _, offered = parse_wheel_filename(offer.filename)
+        except InvalidWheelFilename:
+            continue
+        right = not wanted.sha256 or offer.sha256 is None or offer.sha256 in wanted.sha256
+        if right and same_version(str(version), wanted.version) and tags & {str(tag) for tag in offered}:
+            fitting.append(offer)
+    return fitting
+
+
+def index_urls(wanted: Wanted, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Indexes that may have it: the lock's, those that uv is told of, PyPI; for torch's builds its own index, which
+    the local version names (`+cu128`)."""
+    found = [wanted.index] if wanted.index else []
+    local = (wanted.shown or "").partition("+")[2]
+    if re.fullmatch(r"cu\d+|cpu|rocm[\d.]+|xpu", local):
+        found.append(f"https://download.pytorch.org/whl/{local}")
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
+        found += [part.partition("=")[2] or part for part in environ.get(name, "").split()]
+    return tuple(dict.fromkeys([*found, "https://pypi.org/simple"]))
+
+
+def _offer(url: str, sha256: str | None) -> Offer:
+    parts = urllib.parse.urlsplit(url)
+    match = re.search(r"sha256=([0-9a-f]{64})", parts.fragment)
+    name = urllib.parse.unquote(parts.path.rpartition("/")[2])
+    return Offer(urllib.parse.urldefrag(url)[0], name, sha256 or (match.group(1) if match else None))
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        target = dict(attributes).get("href")
+        if tag == "a" and target:
+            self.found.append(target)
+
+
+def list_index(index: str, name: str) -> list[Offer]:
+    """What a simple index (PEP 503 or 691) offers of one project. Raises `FetchFailed` and URLError."""
+    page = f"{index.rstrip('/')}/{name}/"
+    accept = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.1"
+    with _open(page, accept) as answer:
+        data = answer.read(MOST_PAGE)
+        kind = answer.headers.get_content_type()
+        base = answer.url
+    if kind.endswith("json"):
+        try:
+            files = msgspec.json.decode(data, type=dict[str, Any]).get("files", [])
+        except msgspec.MsgspecError as error:
+            raise FetchFailed(f"no page of an index: {error}") from error
+        return [
+            _offer(urllib.parse.urljoin(base, entry["url"]), (entry.get("hashes") or {}).get("sha256"))
+            for entry in files
+            if isinstance(entry, dict) and isinstance(entry.get("url"), str)
+        ]
+    links = _Links()
+    links.feed(data.decode("utf-8", "replace"))
+    return [_offer(urllib.parse.urljoin(base, target), None) for target in links.found]
+
+
+def _download(url: str, path: Path, progress: Progress) -> str:
+    hasher = hashlib.sha256()
+    with _open(url, "*/*") as answer, path.open("wb") as stream:
+        length = answer.headers.get("Content-Length")
+        progress.begin(f"fetch {path.name[:40]}", int(length) if length and length.isdigit() else 0)
+        while chunk := answer.read(CHUNK):
+            stream.write(chunk)
+            hasher.update(chunk)
+            progress.advance(len(chunk))
+        stream.flush()
+        os.fsync(stream.fileno())
+    progress.end()
+    return hasher.hexdigest()
+
+
+def _open(url: str, accept: str) -> Any:
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise FetchFailed("only http and https are fetched")
+    headers = {"Accept": accept, "User-Agent": f"envguard/{__version__}", "Accept-Encoding": "identity"}
+    return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S)
+
+
+def _shown(url: str) -> str:
+    """A URL without user info, which may be a password."""
+    return re.sub(r"(?<=://)[^/@\s]+@", "", url)

@@ -1,0 +1,219 @@
+"""`snapshot --keep`: the installed builds and the compile cache, put into the vault while they are still here."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import posixpath
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from envguard import clock
+from envguard.acquire.cache_places import Place
+from envguard.acquire.distributions import Distribution, Distributions
+from envguard.acquire.host import Host
+from envguard.acquire.metadata import parse_headers
+from envguard.acquire.record_file import Row, normalised
+from envguard.model.fingerprint import CompileCache, Fingerprint
+from envguard.restore.archive import Folder, RecordUnusable, encoded
+from envguard.restore.candidate import Candidate, opened
+from envguard.restore.footprint import Incoming
+from envguard.restore.progress import Progress
+from envguard.restore.vault import CacheManifest, Item, Vault, WheelManifest, items_of, wheel_manifest
+
+# What is written while others compile, and no part of a cache's worth.
+PASSING = (".lock", ".tmp")
+
+
+@dataclass
+class Kept:
+    """What went into the vault, what was there before, and what could not be kept and why."""
+
+    wheels: list[str] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+    caches: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def keep_packages(
+    vault: Vault, dists: Distributions, taken: Fingerprint, candidates: Iterable[Candidate], progress: Progress
+) -> Kept:
+    """Stores every installed build that the vault lacks: out of a sound archive, else out of the install itself.
+
+    Raises OSError where the vault cannot be written.
+    """
+    kept = Kept()
+    sources: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        sources.setdefault(candidate.build, []).append(candidate)
+    known = {manifest.build for _, manifest in vault.manifests() if isinstance(manifest, WheelManifest)}
+    wanted = [package for package in taken.packages if package.editable is None]
+    progress.begin("keep", sum(package.bytes or 0 for package in wanted))
+    with vault.writing():
+        for package in wanted:
+            build, dist = package.record or package.build, dists.of(package.name)
+            if build is None or dist is None:
+                kept.notes.append(f"{package.name} {package.version}: it has no RECORD, so its files are not known")
+            elif build in known:
+                kept.known.append(package.name)
+            elif (why := _keep(vault, dist, build, sources.get(build, []))) is None:
+                kept.wheels.append(package.name)
+            else:
+                kept.notes.append(f"{package.name} {package.version} was not kept: {why}")
+            progress.advance(package.bytes or 0)
+    progress.end()
+    return kept
+
+
+def _keep(vault: Vault, dist: Distribution, build: str, sources: list[Candidate]) -> str | None:
+    """Stores one build; in words why it could not be."""
+    why = "no source of it could be read"
+    for candidate in sources:
+        try:
+            with opened(candidate) as files:
+                items = items_of(vault, files, candidate.dist_info)
+        except (RecordUnusable, FileNotFoundError) as error:
+            why = str(error)
+            continue
+        if not isinstance(items, str):
+            vault.write(wheel_manifest(candidate, items))
+            return None
+        why = items
+    try:
+        installed = Installed(dist)
+        items = items_of(vault, installed, installed.dist_info)
+        if isinstance(items, str):
+            return items
+        vault.write(wheel_manifest(installed.candidate(build), items))
+    except (RecordUnusable, FileNotFoundError, KeyError) as error:
+        return f"{why}; {error}"
+    return None
+
+
+class Installed(Folder):
+    """An installed distribution as the wheel that it came from: without what the installer added, and with its
+    scripts, that lie outside site-packages, back where a wheel holds them."""
+
+    def __init__(self, dist: Distribution) -> None:
+        super().__init__(Path(dist.location))
+        self.dist = dist
+        self.dist_info = posixpath.basename(dist.directory)
+        record = dist.record
+        if record is None:
+            raise RecordUnusable(f"{dist.directory}/RECORD cannot be read")
+        self.scripts: dict[str, str] = {}
+        self.texts: dict[str, bytes] = {}
+        rows = [*normalised(record.rows), *self._scripts(record.rows)]
+        own = f"{self.dist_info}/RECORD"
+        lines = [f"{_quoted(row.path)},{row.hash},{row.size if row.size is not None else ''}\n" for row in rows]
+        self.texts[own] = "".join([*lines, f"{own},,\n"]).encode("utf-8", "surrogateescape")
+
+    def _scripts(self, rows: Iterable[Row]) -> Iterable[Row]:
+        """Scripts that the wheel brought; those that the installer made from entry points are left out."""
+        path = self.root / self.dist_info / "entry_points.txt"
+        text = path.read_text("utf-8", "replace") if path.is_file() else None
+        made = set(Incoming(self.dist.name, self.dist_info, (), text).scripts())
+        data = f"{self.dist_info.removesuffix('.dist-info')}.data"
+        for row in rows:
+            real = posixpath.normpath(f"{self.dist.location}/{row.path}")
+            name = posixpath.basename(real)
+            if not row.path.startswith("../") or posixpath.basename(posixpath.dirname(real)) != "bin" or name in made:
+                continue
+            wheel_path = f"{data}/scripts/{name}"
+            content = Path(real).read_bytes()
+            first, newline, rest = content.partition(b"\n")
+            if first.startswith(b"#!") and b"python" in first:
+                # An installer writes the environment's interpreter into the line that a wheel leaves open.
+                self.texts[wheel_path] = b"#!python" + newline + rest
+                yield _row(wheel_path, self.texts[wheel_path])
+            else:
+                self.scripts[wheel_path] = real
+                yield Row(wheel_path, row.hash, row.size)
+
+    def open(self, path: str) -> IO[bytes]:
+        if path in self.texts:
+            return io.BytesIO(self.texts[path])
+        return Folder(Path("/")).open(self.scripts[path]) if path in self.scripts else super().open(path)
+
+    def where(self, path: str) -> str | None:
+        if path in self.texts:
+            return None
+        return self.scripts.get(path) or super().where(path)
+
+    def mode(self, path: str) -> int:
+        if path in self.texts:
+            return 0o644 if path.endswith("/RECORD") else 0o755
+        return super().mode(self.scripts.get(path, path))
+
+    def size(self, path: str) -> int:
+        return len(self.texts[path]) if path in self.texts else super().size(self.scripts.get(path, path))
+
+    def candidate(self, build: str) -> Candidate:
+        """The install as a source. Raises `RecordUnusable` where its WHEEL does not say for what it fits."""
+        try:
+            headers = parse_headers((self.root / self.dist_info / "WHEEL").read_text("utf-8", "replace"))
+        except OSError as error:
+            raise RecordUnusable(f"{self.dist_info}/WHEEL: {error.strerror or error}") from error
+        if not headers.get("tag"):
+            raise RecordUnusable(f"{self.dist_info}/WHEEL names no tag")
+        return Candidate(
+            place="vault",
+            name=self.dist.name,
+            version=self.dist_info.removesuffix(".dist-info").partition("-")[2],
+            build=build,
+            path=self.dist.directory,
+            dist_info=self.dist_info,
+            tags=tuple(headers["tag"]),
+            wheel_build=headers["build"][0] if headers.get("build") else None,
+            bytes=None,
+        )
+
+
+def _row(path: str, data: bytes) -> Row:
+    return Row(path, f"sha256={encoded(hashlib.sha256(data).digest())}", len(data))
+
+
+def _quoted(path: str) -> str:
+    return '"' + path.replace('"', '""') + '"' if "," in path or '"' in path else path
+
+
+def keep_cache(vault: Vault, host: Host, place: Place, seen: CompileCache, torch: str | None) -> str:
+    """Stores a compile cache that this build wrote; in words what was done. Raises OSError.
+
+    One of another build, or that others could write to, is not kept: it would be loaded with full trust.
+    """
+    if seen.verdict != "VALID":
+        return f"the {place.kind} cache {place.path} was not kept: {seen.verdict}" + (
+            f" ({seen.why})" if seen.why else ""
+        )
+    root = host.realpath(place.path)
+    items = []
+    with vault.writing():
+        for path, stat in host.walk(root).entries:
+            if not stat.is_file or path.startswith("locks/") or path.endswith(PASSING):
+                continue
+            try:
+                sha256 = host.digest(f"{root}/{path}")
+                if not vault.keep_path(f"{root}/{path}", sha256):
+                    continue  # written over by a compile that is running: not an entry of this moment
+            except FileNotFoundError:
+                continue
+            items.append(Item(path, sha256, stat.size, stat.mode, stat.mtime_ns))
+        listed = "".join(f"{item.path}\0{item.sha256}\n" for item in items)
+        vault.write(
+            CacheManifest(
+                cache=place.kind,
+                digest=seen.digest or hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest(),
+                path=place.path,
+                torch=torch,
+                tags=tuple(sorted(seen.writers)),
+                gpus=seen.gpus,
+                tritons=seen.tritons,
+                stored=clock.now(),
+                files=tuple(items),
+            )
+        )
+    size = sum(item.size for item in items)
+    return f"kept the {place.kind} cache {place.path}: {len(items)} files, {size >> 20} MiB"
