@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from envguard.acquire import bundle, uv_cache
 from envguard.acquire.host import LiveHost
-from envguard.acquire.recorded import BundleHost
-from envguard.acquire.survey import Request, survey
 from envguard.config import Config, PolicyRule
-from envguard.errors import InputError, UsageError
+from envguard.errors import UsageError
 from envguard.fingerprint.diff import compare, differences, report
 from envguard.fingerprint.minority import compare_many
 from envguard.fingerprint.partial import Known, Partial, of_lock, of_witnesses
 from envguard.fingerprint.reference import Reference
 from envguard.fingerprint.rules import Change, check_policy, is_torch_stack
 from envguard.model.drift import DiffReport, Side
-from envguard.model.event import Event, TimelineReport
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
+
+if TYPE_CHECKING:
+    from envguard.acquire.survey import Request
+    from envguard.timeline.packages import Swap
 
 
 @dataclass(frozen=True)
@@ -88,25 +89,17 @@ def _partial(reference: Reference, over: Fingerprint, knowledge: Knowledge) -> P
 
 
 def fingerprint_of_bundle(path: str) -> Fingerprint:
-    """The fingerprint of the environment that a bundle was collected from. Raises `BundleError` and `InputError`."""
-    from envguard.fingerprint import snapshot
-    from envguard.state.digests import Digests
+    """The fingerprint of the environment that a bundle was gathered from. Raises `BundleError` and `InputError`."""
+    from envguard.acquire.gathering import open_bundle
+    from envguard.fingerprint.bundled import fingerprint_bundle
 
-    try:
-        with open(path, "rb") as stream:
-            record, manifest = bundle.load(path, stream)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    host = BundleHost(record, path)
-    about = manifest.about
-    request = snapshot.Request(
-        start=about.get("start") or host.machine().cwd, python=about.get("python"), root=about.get("root")
-    )
-    return snapshot.take(host, request, Digests())
+    return fingerprint_bundle(open_bundle(path))
 
 
 def builds_in_caches(config: Config) -> Mapping[str, str]:
     """Build identities by the sha256 of the wheel, as far as this machine's uv caches know both."""
+    from envguard.acquire import uv_cache
+
     host = LiveHost()
     caches = uv_cache.read_caches(host, uv_cache.cache_directories(host, None, config))
     return {
@@ -119,26 +112,37 @@ def builds_in_caches(config: Config) -> Mapping[str, str]:
 
 def known_at(reference: Reference, request: Request) -> tuple[Known, ...]:
     """What this machine's witnesses still know of the packages when a checkpoint was saved."""
-    from envguard.timeline.build import Bounds, build_timeline
+    from envguard.acquire.survey import survey
+    from envguard.timeline.build import packages_of
 
     if reference.checkpoint is None:
         return ()
-    return known_before(build_timeline(survey(LiveHost(), request), Bounds(checkpoint=reference.checkpoint)))
+    seen = survey(LiveHost(), request)
+    found = known_before(packages_of(seen).swaps, reference.checkpoint.saved_ns)
+    for written in seen.written_by:
+        if written.checkpoint == reference.checkpoint.path:
+            # What a library wrote into the checkpoint is what was loaded; a swap's own witnesses know the build too.
+            found.setdefault(written.package, Known(written.package, written.version))
+    return tuple(found.values())
 
 
-def known_before(timeline: TimelineReport) -> tuple[Known, ...]:
-    """What the events after a checkpoint tell of the packages at its time: the first change of each names the old.
+def known_before(swaps: Iterable[Swap], saved_ns: int) -> dict[str, Known]:
+    """What the swaps after a checkpoint tell of its time: the first one of each package names what it replaced.
 
     An install of which no predecessor is known does not prove that there was none; for torch and its like that
     would be a grave thing to say, so it is left undetermined.
     """
     found: dict[str, Known] = {}
-    for event in sorted(timeline.events, key=_time):
-        if event.kind in ("package.installed", "package.replaced", "package.removed"):
-            new = event.kind == "package.installed" and not is_torch_stack(event.subject)
-            found.setdefault(event.subject, Known(event.subject, event.from_, absent=new))
-    return tuple(found.values())
-
-
-def _time(event: Event) -> str:
-    return event.time or event.end or ""
+    for swap in sorted(swaps, key=lambda swap: swap.group.end_ns):
+        name = swap.event.subject
+        if swap.group.end_ns <= saved_ns or name in found:
+            continue
+        best = swap.previous[0] if swap.previous else None
+        if best is not None and best.best != "weak":
+            found[name] = Known(name, best.version.full, best.first("build"))
+        elif best is not None:
+            doubt = f"it was replaced, and that {best.version.full} was there is only likely"
+            found[name] = Known(name, None, doubt=doubt)
+        else:
+            found[name] = Known(name, None, absent=swap.was_there is None and not is_torch_stack(name))
+    return found

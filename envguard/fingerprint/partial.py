@@ -45,6 +45,7 @@ class Known:
     build: str | None = None
     exact: bool = True
     absent: bool = False
+    doubt: str = "it was replaced, and no witness knows what was there"
 
 
 def of_lock(lock: Lock, other: Fingerprint, builds: Builds) -> Partial:
@@ -86,7 +87,7 @@ def _lay_over(
             packages.pop(item.name, None)
             continue
         if item.version is None and item.build is None and keep_rest:
-            unknown.append(Unknown(f"packages: {item.name}", "it was replaced, and no witness knows what was there"))
+            unknown.append(Unknown(f"packages: {item.name}", item.doubt))
             continue
         same = installed is not None and _agrees(item, installed, full_version(other, installed))
         packages[item.name] = _package(item, installed if same else None)
