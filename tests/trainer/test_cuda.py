@@ -1,0 +1,130 @@
+"""On an NVIDIA GPU: flex_attention forward and backward, the block mask's cost, compiled runs, shared GPUs."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.rows import packed_row
+from tests.trainer.runs import curve, log_of, small_config, start_process, train_here, train_ranks
+from trainer.anchors import draw_anchors
+from trainer.attention import attend, make_mask
+from trainer.checkpoint import list_checkpoints
+from trainer.mask import block_mask, dense_mask
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(560),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+
+@pytest.mark.parametrize("window", [None, 100], ids=["full", "window 100"])
+def test_flex_equals_sdpa_forward_and_backward(window: int | None) -> None:
+    batch = packed_row([300, 120, 60], padded_to=512)
+    row = draw_anchors(batch, anchors=64, block_size=16, mask_token_id=0, seed=0)
+    row.layout.anchor[20:36] = -1
+    row = row.to(torch.device("cuda"))
+    generator = torch.Generator("cuda").manual_seed(0)
+    shapes = ((1, 4, 1024, 64), (1, 2, 512 + 1024, 64), (1, 2, 512 + 1024, 64))
+    inputs = [torch.randn(shape, generator=generator, device="cuda") for shape in shapes]
+    outer = torch.randn(shapes[0], generator=generator, device="cuda")
+    found = {}
+    for backend in ("sdpa", "flex"):
+        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+        out = attend(*leaves, make_mask(row.layout, window, backend))  # type: ignore[arg-type]
+        found[backend] = [out, *torch.autograd.grad(out, leaves, outer)]
+    assert not found["flex"][0][:, :, 20 * 16 : 36 * 16].any()
+    assert not found["flex"][1][:, :, 20 * 16 : 36 * 16].any()
+    for mine, other in zip(found["flex"], found["sdpa"], strict=True):
+        assert mine.isfinite().all()
+        torch.testing.assert_close(mine, other, rtol=2e-2, atol=2e-2)  # tf32 products in the kernel
+
+
+@pytest.mark.parametrize("window", [None, 2048], ids=["full", "window 2048"])
+def test_the_block_mask_of_a_large_row_costs_a_millisecond_and_50_mb(window: int | None) -> None:
+    batch = packed_row([4096] * 12)
+    layout = draw_anchors(batch, anchors=1024, block_size=16, mask_token_id=0, seed=0).to(torch.device("cuda")).layout
+    for _ in range(3):
+        mask = block_mask(layout, window)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    times = []
+    for _ in range(20):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        mask = block_mask(layout, window)
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    peak = torch.cuda.max_memory_allocated() - before
+    print(f"block mask, window {window}: {statistics.median(times):.3f} ms, {peak / 2**20:.1f} MiB")
+    assert mask.seq_lengths == (16384, 49152 + 16384)
+    assert peak < 50e6
+    assert statistics.median(times) < 1.5  # 1 ms is the goal; a busy host adds launch time
+
+
+def test_the_block_mask_on_the_gpu_is_that_of_the_cpu() -> None:
+    batch = packed_row([300, 120, 60], padded_to=512)
+    layout = draw_anchors(batch, anchors=64, block_size=16, mask_token_id=0, seed=0).layout
+    moved = type(layout)(layout.context, layout.block_size, layout.anchor.cuda(), layout.start.cuda())
+    for window in (None, 64):
+        assert torch.equal(dense_mask(layout, window), dense_mask(moved, window).cpu())
+        here, there = block_mask(layout, window), block_mask(moved, window)
+        assert torch.equal(here.to_dense(), there.to_dense().cpu())
+
+
+def cuda_config(folder: Path, run: str, **sections: dict[str, Any]) -> Any:
+    sections["train"] = {"device": "cuda", "compile_cache": str(folder / "cache"), **sections.get("train", {})}
+    sections["model"] = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 32, **sections.get("model", {})}
+    return small_config(folder, run, **sections)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    return tmp_path_factory.mktemp("cuda")
+
+
+def test_a_compiled_run_on_flex_equals_sdpa_on_cpu(folder: Path) -> None:
+    config = cuda_config(folder, "cuda", train={"dtype": "float32", "max_steps": 6})
+    process = start_process(config)
+    process.join()
+    assert process.exitcode == 0
+    cpu = cuda_config(folder, "cpu", train={"dtype": "float32", "max_steps": 6, "device": "cpu"})
+    train_here(cpu)
+    lines = log_of(config)
+    assert all(line["attention"] == "flex" and line["recompiles"] == 0 for line in lines)
+    for mine, other in zip(lines, log_of(cpu), strict=True):
+        assert mine["loss_mean"] == pytest.approx(other["loss_mean"], rel=2e-3)
+
+
+def test_bf16_on_flex_resumes_exactly(folder: Path) -> None:
+    whole = cuda_config(folder, "whole", train={"max_steps": 8})
+    halves = cuda_config(folder, "halves", train={"max_steps": 8}, checkpoint={"every": 4})
+    for config in (whole, halves):
+        process = start_process(config)
+        process.join()
+        assert process.exitcode == 0
+    (folder / "halves" / "step_8").rename(folder / "moved")
+    process = start_process(halves)
+    process.join()
+    assert [step for step, _ in list_checkpoints(folder / "halves")] == [4, 8]
+    assert curve(halves) == curve(whole)
+
+
+def test_ranks_share_a_gpu_through_host_memory(folder: Path) -> None:
+    train = {"max_steps": 4, "rows_per_step": 2, "dtype": "float32"}
+    ranks = cuda_config(folder, "ranks", train=train, topology={"targets": 1, "drafters": 2})
+    alone = cuda_config(folder, "alone", train=train)
+    assert train_ranks(ranks) == [0, 0, 0]
+    process = start_process(alone)
+    process.join()
+    for mine, other in zip(log_of(ranks), log_of(alone), strict=True):
+        assert mine["loss_mean"] == pytest.approx(other["loss_mean"], rel=1e-6)
