@@ -141,7 +141,7 @@ def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprin
     own = OwnProcess(host, env.site, loading.AT_IMPORT, found.found)
     before = _before(host, env, own, {each.directory: contents.of[each.directory] for each in found.found}, digests)
     snapshot.keep_digests(project.state, digests, None)
-    return _as_loaded(host, project, disk, env, own, before)
+    return _as_loaded(host, project, disk, env, own, before, digests)
 
 
 def own_python() -> str:
@@ -150,7 +150,13 @@ def own_python() -> str:
 
 
 def _as_loaded(
-    host: Host, project: Project, disk: Fingerprint, env: Environment, own: OwnProcess, before: loaded.Before
+    host: Host,
+    project: Project,
+    disk: Fingerprint,
+    env: Environment,
+    own: OwnProcess,
+    before: loaded.Before,
+    digests: Digests,
 ) -> Fingerprint:
     def recover(name: str, held: Held) -> FoundArchive | None:
         return archive_of(host, cache_directories(host, env, project.config), name, held.stale)
@@ -160,7 +166,9 @@ def _as_loaded(
     )
     outcome = loaded.reconcile({package.name: package for package in disk.packages}, disk.torch, before, process)
     packages = tuple(outcome.packages[name] for name in sorted(outcome.packages))
-    torch = loaded.torch_as_loaded(disk.torch, before, process, outcome)
+    torch = loaded.torch_as_loaded(
+        disk.torch, before, process, outcome, lambda build: snapshot.remembered_torch(digests.memo, build)
+    )
     python, diverged = disk.python, list(outcome.diverged)
     if python.version is not None and python.version != platform.python_version():
         what = Divergence(what="python", loaded=platform.python_version(), disk=python.version, path=python.base)

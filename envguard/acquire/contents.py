@@ -107,9 +107,9 @@ def known_contents(digests: Digests, directory: str, key: Key, record: bytes) ->
     """Of a package that may no longer be there: as it was last looked at, else what its RECORD promised."""
     seen = digests.package(directory)
     if seen is not None and seen.record == key:
-        return replace(_contents(seen, "stat"), record_key=key)
+        return replace(_contents(seen, "stat"), record_key=key, installed_ns=key[1])
     rows = normalised(parse_record(record).rows)
-    return Contents(build_identity(rows) if rows else None, files=len(rows), record_key=key)
+    return Contents(build_identity(rows) if rows else None, files=len(rows), record_key=key, installed_ns=key[1])
 
 
 class _Reader:

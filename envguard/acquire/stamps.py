@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
+import os
 import posixpath
 from dataclasses import dataclass
 
@@ -57,10 +59,16 @@ def reference(host: Host, checkpoint: str) -> CheckpointRef:
         samples = {name: sample(host, path, found.size)}
         return CheckpointRef(name=name, step=step_of(name), files={name: found.size}, samples=samples)
     walk = host.walk(path)
-    if walk.failed:
-        raise PermissionError(errno.EACCES, walk.failed[0][1], f"{path}/{walk.failed[0][0]}")
+    # Other ranks write and rename while this one looks: what is gone again is no part of the checkpoint.
+    unseen = [(inner, why) for inner, why in walk.failed if why != os.strerror(errno.ENOENT)]
+    if unseen:
+        raise PermissionError(errno.EACCES, unseen[0][1], f"{path}/{unseen[0][0]}")
     files = {inner: facts.size for inner, facts in walk.entries if facts.is_file and not is_stamp_file(inner)}
-    samples = {inner: sample(host, f"{path}/{inner}", size) for inner, size in files.items()}
+    samples: dict[str, str] = {}
+    for inner, size in files.items():
+        with contextlib.suppress(FileNotFoundError):
+            samples[inner] = sample(host, f"{path}/{inner}", size)
+    files = {inner: size for inner, size in files.items() if inner in samples}
     return CheckpointRef(name=name, step=step_of(name), files=files, samples=samples)
 
 

@@ -41,12 +41,28 @@ class Session:
 def open_session(python: str | None, checkpoints: list[str] | None = None) -> Session:
     """Resolves the shared options. Raises `UsageError` for a bad configuration."""
     start = Path.cwd()
-    project = open_project(start, os.environ, prefix=python)
+    project = _open_project(start, python)
     roots = tuple(Path(name).absolute() for name in checkpoints or ()) or tuple(
         project.path(name) for name in project.config.checkpoints
     )
     _say_pending(project)
     return Session(start, project, python or project.config.python, roots)
+
+
+def _open_project(start: Path, python: str | None) -> Project:
+    """Outside any project the state is the environment's: which one it is must be known first."""
+    project = open_project(start, os.environ)
+    if project.root is not None or project.config.state is not None:
+        return project
+    from envguard.acquire.environment import locate
+    from envguard.acquire.host import LiveHost
+    from envguard.errors import InputError
+
+    try:
+        prefix = locate(LiveHost(), python or project.config.python, str(start)).prefix
+    except InputError:
+        return project  # the command that needs an environment says so itself
+    return open_project(start, os.environ, prefix=prefix)
 
 
 def _say_pending(project: Project) -> None:

@@ -78,8 +78,9 @@ def _loaded(
     unknown: list[Unknown],
 ) -> Package | None:
     moved = [package for package in older if _build(package) != _build(disk)]
+    # envguard may have been imported only to stamp: what it saw then was perhaps not there when the process started.
     came_later = disk is not None and (
-        len(older) < len(before.states) or (_installed_ns(disk) > process.started_ns and not before.launched)
+        not older or (not before.launched and _installed_ns(older[0]) > process.started_ns)
     )
     contradicts = name == "torch" and _other_torch(process.torch, torch_on_disk)
     if not (moved or came_later or contradicts or name in process.suspects):
@@ -197,17 +198,31 @@ def _label(package: Package | None) -> str | None:
     return None if package is None else package.version
 
 
-def torch_as_loaded(disk: Torch | None, before: Before, process: Process, outcome: Outcome) -> Torch | None:
-    """The torch section of what is loaded: the disk's where nothing moved, launch's where it fits, else memory's."""
-    loaded = process.torch
-    if loaded is None or not any(item.what in ("torch", "triton") for item in outcome.diverged):
+def torch_as_loaded(
+    disk: Torch | None,
+    before: Before,
+    process: Process,
+    outcome: Outcome,
+    remembered: Callable[[str | None], Torch | None],
+) -> Torch | None:
+    """The torch section of what is loaded: the disk's where nothing moved, launch's where it fits, what was read of
+    that build while it lay on disk (`remembered`), else what memory holds."""
+    if not any(item.what in ("torch", "triton") for item in outcome.diverged):
         return disk
-    if before.torch is not None and not _other_torch(loaded, before.torch):
-        return before.torch
+    loaded = process.torch
     package, triton = outcome.packages.get("torch"), outcome.packages.get("triton")
+    if package is None:
+        return None
+    for known in (before.torch, remembered(package.build)):
+        if known is not None and (
+            not _other_torch(loaded, known) if loaded is not None else same_version(package.version, known.version)
+        ):
+            return msgspec.structs.replace(known, triton=triton.version if triton is not None else None)
+    if loaded is None:
+        loaded = VersionFile(package.version or "unknown")
     return Torch(
         version=loaded.version,
-        metadata_version=package.version if package is not None else None,
+        metadata_version=package.version,
         git_version=loaded.git_version,
         cuda=loaded.cuda,
         hip=loaded.hip,

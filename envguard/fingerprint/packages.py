@@ -5,12 +5,14 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from envguard import clock
 from envguard.acquire.contents import MISSING, Contents
 from envguard.acquire.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.section import Notes
 from envguard.acquire.sys_path import PthLine
-from envguard.model.fingerprint import Cuda, Package, Shadowed, Torch
+from envguard.model.fingerprint import Code, Cuda, Package, Shadowed, Torch
 
 # Put there by the makers of virtual environments themselves, which list them nowhere.
 _OWN_PTH = frozenset({"_virtualenv.pth", "distutils-precedence.pth"})
@@ -107,6 +109,22 @@ def package_of(dist: Distribution, content: Contents) -> Package:
         depth=content.depth,
         installed_at=clock.iso_ns(content.installed_ns) if content.installed_ns else None,
     )
+
+
+def with_sources(packages: Iterable[Package], trees: Iterable[Code]) -> tuple[Package, ...]:
+    """Editable packages with the commit of the git tree that their source lies in, and whether it is edited."""
+    trees = tuple(trees)
+    found = []
+    for package in packages:
+        source = package.editable
+        within = [
+            tree for tree in trees if source is not None and f"{source}/".startswith(f"{tree.path.rstrip('/')}/")
+        ]
+        if within:
+            tree = max(within, key=lambda tree: len(tree.path))
+            package = msgspec.structs.replace(package, commit=tree.commit, dirty=tree.dirty)
+        found.append(package)
+    return tuple(found)
 
 
 def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:

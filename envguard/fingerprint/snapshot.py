@@ -6,17 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from envguard import __version__, clock
 from envguard.acquire.contents import AllContents, Policy, read_contents
 from envguard.acquire.distributions import Distributions, read_distributions
 from envguard.acquire.environment import Environment, locate
 from envguard.acquire.host import Host, LiveHost
+from envguard.acquire.memo import Memo
 from envguard.acquire.section import Notes
 from envguard.config import Config
 from envguard.fingerprint.identity import fingerprint_id
-from envguard.fingerprint.packages import closely, cuda_of, judge_pth, packages_of
+from envguard.fingerprint.packages import closely, cuda_of, judge_pth, packages_of, with_sources
 from envguard.fingerprint.surroundings import Wish, read_surroundings
-from envguard.model.fingerprint import Fingerprint
+from envguard.model import plain
+from envguard.model.fingerprint import Fingerprint, Torch
 from envguard.project import Project
 from envguard.state import digests as digest_store
 from envguard.state.digests import Digests
@@ -108,6 +112,8 @@ def assemble(
     around = read_surroundings(host, wish, env, distributions, torch_build, digests.memo)
     notes.take(around.problems, around.unknown)
     seen = around.value
+    packages = with_sources(packages, seen.code)
+    remember_torch(digests.memo, torch_build, seen.torch)
     python = env.as_model()
     return Fingerprint(
         id=fingerprint_id(python, packages, seen.torch, seen.driver, seen.gpus),
@@ -133,3 +139,20 @@ def assemble(
         unknown=tuple(dict.fromkeys(notes.unknown)),
         deep=request.deep,
     )
+
+
+def remember_torch(memo: Memo, build: str | None, torch: Torch | None) -> None:
+    """Keeps what was read of a torch build: a process that runs it may stamp it when its files are gone."""
+    if build is not None and torch is not None:
+        text = plain.encode(torch).decode()
+        if memo.get(f"torch of {build}") != text:
+            memo[f"torch of {build}"] = text
+
+
+def remembered_torch(memo: Memo, build: str | None) -> Torch | None:
+    """What was read of a torch build while it lay on disk; None where nobody looked then."""
+    text = memo.get(f"torch of {build}") if build is not None else None
+    try:
+        return msgspec.json.decode(text, type=Torch) if text is not None else None
+    except msgspec.MsgspecError:
+        return None  # of another version of envguard

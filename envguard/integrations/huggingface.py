@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from envguard.integrations.saved import stamp_saved
 
 
-class StampCallback(TrainerCallback):  # type: ignore[misc]
+class StampCallback(TrainerCallback):
     """Stamps `checkpoint-N` on every rank once that rank has saved its part: the last to finish names all files."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

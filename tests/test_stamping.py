@@ -1,0 +1,412 @@
+"""Stamps: what a process loaded against what lies on disk, and whether a stamp counts where it is found."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envguard.acquire.host import LiveHost
+from envguard.demo import wheels
+from envguard.demo.stage import Stage
+from envguard.errors import InputError
+from envguard.stamping import read_stamp, stamp
+
+TRAINER = """
+import pathlib, sys
+if "early" in sys.argv: import envguard
+for name in sys.argv[1].split(","):
+    if name: __import__(name)
+print("ready", flush=True)
+for line in sys.stdin:
+    path = pathlib.Path(line.strip())
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "model.pt").write_bytes(path.name.encode() * 5000)
+    import envguard
+    envguard.stamp(path)
+    print("stamped", flush=True)
+"""
+
+
+class Trainer:
+    """A process of the stage's venv that imports packages, waits, and stamps when it is told to."""
+
+    def __init__(self, stage: Stage, imports: str, when: str, **variables: str) -> None:
+        self.stage = stage
+        script = stage.project / "trainer_loop.py"
+        script.write_text(TRAINER)
+        self.process = subprocess.Popen(
+            [str(stage.python), str(script), imports, when],
+            cwd=stage.project,
+            env=stage.environ({**stage.lend_envguard(), **variables}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._expect("ready")
+
+    def _expect(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == word
+
+    def stamp(self, name: str = "step_700") -> dict[str, Any]:
+        path = self.stage.checkpoints / name
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{path}\n")
+        self.process.stdin.flush()
+        self._expect("stamped")
+        found: dict[str, Any] = json.loads((path / "envguard.json").read_text())
+        return found
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def training(stage: Stage, imports: str = "torch", when: str = "early", **variables: str) -> Iterator[Trainer]:
+    trainer = Trainer(stage, imports, when, **variables)
+    try:
+        yield trainer
+    finally:
+        trainer.end()
+
+
+def snapshot(stage: Stage, *arguments: str) -> dict[str, Any]:
+    done = stage.envguard("snapshot", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def builds(fingerprint: dict[str, Any]) -> dict[str, str]:
+    return {package["name"]: package["build"] for package in fingerprint["packages"]}
+
+
+def diverged(fingerprint: dict[str, Any]) -> dict[str, tuple[str | None, str | None]]:
+    return {item["what"]: (item["loaded"], item["disk"]) for item in fingerprint["diverged"]}
+
+
+def cu130(stage: Stage, mode: str = "hardlink") -> None:
+    stage.install("torch==2.11.0+cu130", arguments=["--link-mode", mode])
+
+
+def test_a_stamp_is_the_snapshot_while_nothing_moves(torch_stage: Stage) -> None:
+    with training(torch_stage) as trainer:
+        stamped = trainer.stamp()
+    live = snapshot(torch_stage)
+    assert stamped["id"] == live["id"]
+    assert builds(stamped) == builds(live)
+    assert (stamped["origin"], stamped["diverged"]) == ("loaded", [])
+    assert stamped["checkpoint"]["step"] == 700
+    assert stamped["checkpoint"]["files"] == {"model.pt": 40_000}
+
+
+@pytest.mark.parametrize("when", ["early", "late"])
+@pytest.mark.parametrize("mode", ["hardlink", "copy"])
+@pytest.mark.parametrize("remembered", [True, False], ids=["state", "no-state"])
+def test_a_process_on_the_old_torch_stamps_the_old_torch(
+    torch_stage: Stage, when: str, mode: str, remembered: bool
+) -> None:
+    """Imported at the start or only to stamp, linked or copied, with a store of digests or none: the old build."""
+    torch_stage.install("torch==2.11.0+cu128", arguments=["--link-mode", mode, "--reinstall"])
+    before = snapshot(torch_stage)
+    if not remembered:
+        shutil.rmtree(torch_stage.home)
+        torch_stage.home.mkdir()
+    with training(torch_stage, when=when) as trainer:
+        cu130(torch_stage, mode)
+        stamped = trainer.stamp()
+    assert stamped["torch"]["version"] == "2.11.0+cu128"
+    assert stamped["torch"]["cuda"] == "12.8"
+    assert builds(stamped)["torch"] == builds(before)["torch"]
+    if remembered:
+        assert stamped["torch"] == before["torch"]
+    else:  # what memory holds: the libraries that are mapped
+        assert stamped["torch"]["libraries"].items() <= before["torch"]["libraries"].items()
+        assert stamped["torch"]["libraries"]
+    assert diverged(stamped) == {"torch": ("2.11.0+cu128", "2.11.0+cu130")}
+    assert stamped["id"] == before["id"]
+    assert builds(snapshot(torch_stage))["torch"] != builds(before)["torch"]
+
+
+def test_without_any_witness_the_build_is_unknown_and_the_version_is_told(torch_stage: Stage) -> None:
+    with training(torch_stage, when="late") as trainer:
+        torch_stage.install("torch==2.11.0+cu130", arguments=["--link-mode", "copy"])
+        shutil.rmtree(torch_stage.cache)
+        stamped = trainer.stamp()
+    torch = next(package for package in stamped["packages"] if package["name"] == "torch")
+    assert (torch["version"], torch["build"]) == ("2.11.0+cu128", None)
+    assert [item["what"] for item in stamped["unknown"] if "torch" in item["what"]] == ["build of torch as loaded"]
+
+
+def test_a_reinstall_of_the_same_build_is_no_divergence(torch_stage: Stage) -> None:
+    with training(torch_stage) as trainer:
+        torch_stage.install("torch==2.11.0+cu128", arguments=["--reinstall", "--link-mode", "copy"])
+        stamped = trainer.stamp()
+    assert stamped["diverged"] == []
+    assert stamped["id"] == snapshot(torch_stage)["id"]
+
+
+def test_what_is_imported_after_the_swap_is_stamped_as_new(torch_stage: Stage) -> None:
+    with training(torch_stage, imports="") as trainer:
+        cu130(torch_stage)
+        stamped = trainer.stamp()
+        assert stamped["torch"]["version"] == "2.11.0+cu128"
+    with training(torch_stage) as trainer:
+        assert trainer.stamp("step_701")["torch"]["version"] == "2.11.0+cu130"
+
+
+def test_a_package_that_came_later_is_told_apart(torch_stage: Stage) -> None:
+    with training(torch_stage) as trainer:
+        wheels.build_wheel(torch_stage.wheels, "latecomer", "1.0")
+        torch_stage.install("latecomer")
+        stamped = trainer.stamp()
+    assert "latecomer" not in builds(stamped)
+    assert diverged(stamped) == {"latecomer": (None, "1.0")}
+
+
+def test_a_package_that_was_removed_stays_in_the_stamp(torch_stage: Stage) -> None:
+    before = snapshot(torch_stage)
+    with training(torch_stage, imports="torch,transformers") as trainer:
+        torch_stage.uv("pip", "uninstall", "--python", str(torch_stage.python), "transformers")
+        stamped = trainer.stamp()
+    assert builds(stamped) == builds(before)
+    assert diverged(stamped) == {"transformers": ("5.6.0", None)}
+
+
+@pytest.mark.parametrize("version", ["2.0", "1.0"])
+def test_a_pure_python_package_is_told_by_its_version(torch_stage: Stage, version: str, tmp_path: Path) -> None:
+    wheels.build_wheel(torch_stage.wheels, "plain", "1.0")
+    torch_stage.install("plain==1.0")
+    before = builds(snapshot(torch_stage))
+    with training(torch_stage, imports="torch,plain") as trainer:
+        other = tmp_path / "other"
+        source = f"__version__ = {version!r}\nmore = 1\n".encode()
+        wheel = wheels.build_wheel(other, "plain", version, {"plain/__init__.py": source})
+        torch_stage.install(str(wheel), arguments=["--reinstall"])
+        stamped = trainer.stamp()
+    assert builds(stamped)["plain"] == before["plain"]
+    loaded, disk = diverged(stamped)["plain"]
+    assert (loaded or "").startswith("1.0")
+    assert (disk or "").startswith(version)
+    unknown = [item["what"] for item in stamped["unknown"] if "plain" in item["what"]]
+    assert unknown == ([] if version == "2.0" else ["build of plain as loaded"])
+
+
+def test_what_launch_recorded_is_believed(torch_stage: Stage) -> None:
+    """The command imports envguard late, and the cache is gone: launch knows what it started."""
+    recorded = torch_stage.root / "recorded.json"
+    before = snapshot(torch_stage, "-o", str(recorded))
+    with training(torch_stage, when="late", ENVGUARD_LAUNCH=str(recorded)) as trainer:
+        cu130(torch_stage)
+        shutil.rmtree(torch_stage.cache)
+        stamped = trainer.stamp()
+    assert builds(stamped)["torch"] == builds(before)["torch"]
+    assert stamped["id"] == before["id"]
+    assert stamped["torch"] == before["torch"]
+
+
+def test_a_launch_record_of_another_environment_is_passed_over(torch_stage: Stage) -> None:
+    recorded = torch_stage.root / "recorded.json"
+    snapshot(torch_stage, "-o", str(recorded))
+    other = json.loads(recorded.read_text())
+    other["python"]["prefix"] = "/elsewhere"
+    other["packages"] = []
+    recorded.write_text(json.dumps(other))
+    with training(torch_stage, when="late", ENVGUARD_LAUNCH=str(recorded)) as trainer:
+        assert trainer.stamp()["diverged"] == []
+
+
+def test_the_trainer_needs_no_more_than_two_packages(torch_stage: Stage) -> None:
+    """The stage lends envguard, msgspec and packaging; nothing of the command line may be imported."""
+    script = torch_stage.project / "imports.py"
+    script.write_text(
+        "import pathlib, sys, envguard\npathlib.Path('ck').mkdir()\nenvguard.stamp('ck')\n"
+        "print(sorted({name.split('.')[0] for name in sys.modules} & set(sys.argv[1:])))\n"
+    )
+    heavy = ["typer", "rich", "psutil", "pynvml", "platformdirs", "msgpack", "click", "torch", "pydantic"]
+    environ = torch_stage.environ(torch_stage.lend_envguard())
+    command = [str(torch_stage.python), str(script), *heavy]
+    done = subprocess.run(command, cwd=torch_stage.project, env=environ, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_many_ranks_may_stamp_at_once(torch_stage: Stage) -> None:
+    """Each rank saves its part and stamps; the stamp that is left names every part."""
+    script = torch_stage.project / "rank.py"
+    script.write_text(
+        "import pathlib, sys, time, envguard\nfolder = pathlib.Path('checkpoints/step_9')\n"
+        "folder.mkdir(exist_ok=True)\n"
+        "for number in range(3):\n"
+        "    time.sleep(0.01 * int(sys.argv[1]))\n"
+        "    (folder / f'part-{sys.argv[1]}.{number}.pt').write_bytes(sys.argv[1].encode() * 9000)\n"
+        "    envguard.stamp(folder)\n"
+    )
+    environ = torch_stage.environ(torch_stage.lend_envguard())
+    ranks = [
+        subprocess.Popen([str(torch_stage.python), str(script), str(rank)], cwd=torch_stage.project, env=environ)
+        for rank in range(6)
+    ]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0] * 6
+    folder = torch_stage.checkpoints / "step_9"
+    stamped = json.loads((folder / "envguard.json").read_text())
+    assert sorted(stamped["checkpoint"]["files"]) == sorted(path.name for path in folder.glob("part-*"))
+    assert len(stamped["checkpoint"]["files"]) == 18
+    assert sorted(path.name for path in folder.iterdir() if not path.name.startswith("part-")) == ["envguard.json"]
+    found = read_stamp(LiveHost(), str(folder))
+    assert found is not None
+    assert found.counts
+
+
+def test_no_checkpoint_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        stamp(tmp_path / "nowhere")
+    assert caught.value.hint
+
+
+def counts(checkpoint: Path) -> str | None:
+    """Why the stamp of a checkpoint does not count; None where it does."""
+    found = read_stamp(LiveHost(), str(checkpoint))
+    assert found is not None
+    return found.why_not
+
+
+def save(path: Path, content: bytes = b"w" * 20_000) -> Path:
+    """A checkpoint as a directory, or as a file where it has an extension."""
+    if path.suffix:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    else:
+        path.mkdir(parents=True)
+        (path / "model.safetensors").write_bytes(content)
+        (path / "inner").mkdir()
+        (path / "inner" / "__0_0.distcp").write_bytes(content[::-1])
+    return path
+
+
+@pytest.mark.parametrize("name", ["step_5", "step_5.pt", "step_5.safetensors", "epoch=1-step=5.ckpt"])
+def test_into_files_and_directories(torch_stage: Stage, name: str) -> None:
+    path = save(torch_stage.checkpoints / name)
+    stamped = snapshot(torch_stage, "--into", name)
+    where = path / "envguard.json" if path.is_dir() else path.with_name(path.name + ".envguard.json")
+    assert json.loads(where.read_text()) == stamped
+    assert (stamped["origin"], stamped["checkpoint"]["step"], stamped["diverged"]) == ("live", 5, [])
+    assert counts(path) is None
+
+
+def test_a_copied_stamp_is_noticed(torch_stage: Stage) -> None:
+    """Two checkpoints of one run have the same file names and sizes; a step in the name, or a sample, tells them."""
+    first = save(torch_stage.checkpoints / "step_5")
+    snapshot(torch_stage, "--into", str(first))
+    second = save(torch_stage.checkpoints / "step_6", b"v" * 20_000)
+    shutil.copy2(first / "envguard.json", second / "envguard.json")
+    assert "step 5" in (counts(second) or "")
+    same_step = save(torch_stage.project / "other-run/step_5", b"v" * 20_000)
+    shutil.copy2(first / "envguard.json", same_step / "envguard.json")
+    assert "not its content" in (counts(same_step) or "")
+    bigger = save(torch_stage.project / "third-run/step_5", b"w" * 20_001)
+    shutil.copy2(first / "envguard.json", bigger / "envguard.json")
+    assert "bytes" in (counts(bigger) or "")
+
+
+def test_a_checkpoint_that_was_copied_with_its_stamp_keeps_it(torch_stage: Stage) -> None:
+    first = save(torch_stage.checkpoints / "step_5")
+    snapshot(torch_stage, "--into", str(first))
+    shutil.copytree(first, torch_stage.project / "kept/step_5")
+    assert counts(torch_stage.project / "kept/step_5") is None
+    (first / "inner/__0_0.distcp").unlink()
+    assert counts(first) is None
+    (first / "README.md").write_text("notes\n")
+    assert counts(first) is None
+
+
+def test_an_older_checkpoint_is_refused_and_marked(torch_stage: Stage) -> None:
+    path = save(torch_stage.checkpoints / "step_5")
+    old = time.time() - 61
+    for file in path.rglob("*"):
+        os.utime(file, (old, old))
+    refused = torch_stage.envguard("snapshot", "--json", "--into", "step_5")
+    assert refused.returncode == 2
+    assert json.loads(refused.stdout)["code"] == 2
+    assert "--retrospective" in json.loads(refused.stdout)["hint"]
+    assert not (path / "envguard.json").exists()
+    stamped = snapshot(torch_stage, "--into", "step_5", "--retrospective")
+    assert stamped["origin"] == "retrospective"
+    assert "afterwards" in (counts(path) or "")
+
+
+def test_a_checkpoint_that_is_older_than_an_install_is_refused(torch_stage: Stage) -> None:
+    save(torch_stage.checkpoints / "step_5")
+    time.sleep(0.05)
+    cu130(torch_stage)
+    refused = torch_stage.envguard("snapshot", "--into", "step_5")
+    assert refused.returncode == 2
+    assert "torch was installed" in refused.stderr
+
+
+def test_a_checkpoint_from_the_future_is_refused(torch_stage: Stage) -> None:
+    path = save(torch_stage.checkpoints / "step_5.pt")
+    ahead = time.time() + 3600
+    os.utime(path, (ahead, ahead))
+    assert torch_stage.envguard("snapshot", "--into", "step_5").returncode == 2
+
+
+def test_retrospective_needs_a_checkpoint(torch_stage: Stage) -> None:
+    assert torch_stage.envguard("snapshot", "--retrospective").returncode == 2
+
+
+def test_a_name_that_is_no_checkpoint_lists_the_nearest(torch_stage: Stage) -> None:
+    save(torch_stage.checkpoints / "step_690")
+    refused = torch_stage.envguard("snapshot", "--into", "step_691")
+    assert refused.returncode == 2
+    assert "step_690" in refused.stderr
+
+
+def test_the_huggingface_callback(torch_stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through transformers' own dispatcher, which is all that `Trainer` does with a callback."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+
+    from envguard.integrations.huggingface import StampCallback
+
+    assert issubclass(StampCallback, transformers.TrainerCallback)
+    monkeypatch.chdir(torch_stage.project)
+    folder = save(torch_stage.project / "out/checkpoint-30")
+    handler = CallbackHandler([StampCallback()], None, None, None, None)
+    arguments = type("Arguments", (), {"output_dir": str(torch_stage.project / "out")})()
+    handler.on_save(arguments, TrainerState(global_step=30), TrainerControl())
+    assert counts(folder) is None
+    handler.on_save(arguments, TrainerState(global_step=40), TrainerControl())
+
+
+def test_the_lightning_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held against a stand-in of Lightning's trainer: the real one is exercised where it is installed."""
+    try:
+        from envguard.integrations.lightning import StampCallback
+    except ImportError:
+        pytest.skip("neither lightning nor pytorch_lightning is installed")
+    assert StampCallback()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="maps and map files are the Linux kernel's")
+def test_the_library_of_this_very_process_is_read_from_memory() -> None:
+    from envguard.acquire.elf import read_build_id
+    from envguard.acquire.loading import mapped_libraries
+    from envguard.acquire.own_process import memory_build_id
+
+    library = next(each for each in mapped_libraries() if "libc" in each.path)
+    assert memory_build_id(library) == read_build_id(LiveHost(), library.path)
+    assert memory_build_id(library) is not None
