@@ -90,8 +90,8 @@ class Stage:
         where = ["--index-url", index] if index else ["--offline", "--no-index", "--find-links", str(self.wheels)]
         return self.uv("pip", "install", "--python", str(self.python), *where, *arguments, *requirements)
 
-    def lend_envguard(self) -> dict[str, str]:
-        """PYTHONPATH with `envguard` and the two packages that its stamp needs, for a trainer of this venv.
+    def lend_envguard(self) -> None:
+        """Makes `envguard` and the two packages that its stamp needs importable in this venv, by a `.pth` file.
 
         A user would install `envguard-forensics` into the environment; a stage has no index to install it from.
         """
@@ -101,7 +101,7 @@ class Stage:
             link = self.library / source.name
             if not link.exists():
                 link.symlink_to(source)
-        return {"PYTHONPATH": str(self.library)}
+        (self.site / "envguard-lent.pth").write_text(f"{self.library}\n")
 
     def envguard_command(self, *arguments: str) -> list[str]:
         """`envguard …` as it is run here: the module of this very interpreter, `-P` so that no file of the project

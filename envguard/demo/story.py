@@ -40,10 +40,9 @@ def set_up(stage: Stage, forced: bool = True) -> None:
     stage.make_venv()
     with serve_index(stage.wheels) as index:
         stage.install(f"torch=={GOOD}", "transformers==5.6.0", index=index)
+    stage.lend_envguard()
     shutil.copyfile(loop.__file__, stage.project / "train.py")
-    (stage.project / "envguard.toml").write_text(
-        'checkpoints = ["checkpoints"]\ncompile_caches = ["compile-cache"]\n'
-    )
+    (stage.project / "envguard.toml").write_text('checkpoints = ["checkpoints"]\n')
 
 
 def loop_command(stage: Stage, *arguments: str) -> list[str]:
@@ -59,7 +58,7 @@ def training(stage: Stage) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(
             loop_command(stage, *_LOOP, *saves),
             cwd=stage.project,
-            env=stage.environ(stage.lend_envguard()),
+            env=stage.environ(),
             stdout=output,
             stderr=subprocess.STDOUT,
         )
