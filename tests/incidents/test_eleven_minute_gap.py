@@ -21,7 +21,7 @@ from envguard.model.schema import schema
 
 def answer(stage: Stage, *arguments: str, code: int) -> dict[str, Any]:
     """The one JSON object of a command, held to its schema and its exit code."""
-    done = stage.envguard(*arguments, "--json")
+    done = stage.envguard(arguments[0], "--json", *arguments[1:])
     assert done.returncode == code, done.stdout + done.stderr
     value: dict[str, Any] = json.loads(done.stdout)
     jsonschema.validate(value, schema(value["schema"].removeprefix("envguard.")))
@@ -121,7 +121,11 @@ def test_diff_blocks_on_torch_and_launch_refuses_before_and_goes_after_the_resto
     assert story.cuda_on_disk(stage) == "12.8"
     assert contents(stage.cache) == cache_before
     assert contents(stage.checkpoints) == others
-    torch_files = {path: value for path, value in gap["before"].items() if path.startswith("torch/")}
+    torch_files = {
+        path: value
+        for path, value in gap["before"].items()
+        if path.startswith("torch/") and "__pycache__" not in path
+    }
     assert torch_files
     now = contents(stage.site)
     assert {path: now[path] for path in torch_files} == torch_files
