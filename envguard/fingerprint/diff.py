@@ -29,6 +29,8 @@ from envguard.model.fingerprint import Fingerprint
 
 _SEVERITY = {"block": 0, "warn": 1, "info": 2}
 _EFFECT = {"breaks": 0, "numerics": 1, "performance": 2, "none": 3}
+# What decides most about a run is told first.
+_FIRST = ("torch", "cuda", "driver", "gpu", "memory", "python")
 
 
 def compare(
@@ -68,7 +70,8 @@ def report(
 
 def order(drift: Drift) -> tuple[int, int, int, str]:
     """Sort key: the worst first, then by what it does, by facet, by subject."""
-    return _SEVERITY[drift.severity], _EFFECT[drift.effect], FACETS.index(drift.facet), drift.subject
+    facets = (*_FIRST, *FACETS)
+    return _SEVERITY[drift.severity], _EFFECT[drift.effect], facets.index(drift.facet), drift.subject
 
 
 def differences(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:

@@ -52,6 +52,8 @@ def _fits(patterns: str, text: str) -> bool:
 
 # The contract's `torch*, triton, nvidia-*, flash-attn, xformers, apex`.
 TORCH_STACK = "torch*|triton|triton-*|pytorch-triton*|nvidia-*|flash-attn*|flash_attn*|xformers|apex"
+# Those of the stack that are reported as packages; nvidia-ml-py is none, it only asks NVML.
+BUILT_ON_TORCH = "torch*|flash-attn*|flash_attn*|xformers|apex"
 # Libraries that compute, draw random numbers, tokenise or set the defaults of what computes.
 NUMERIC = (
     "transformers|tokenizers|numpy|scipy|accelerate|peft|trl|datasets|safetensors|sentencepiece|tiktoken"
@@ -139,25 +141,25 @@ RULES: tuple[Rule, ...] = (
     Rule("cuda", "problem:*", "*", "block", "breaks", "{detail}"),
     Rule("cuda", "*", "*", "block", "breaks", "CUDA differs in {subject}"),
     # packages
-    Rule("packages", "unmet", TORCH_STACK, "block", "breaks", "{detail}"),
+    Rule("packages", "unmet", BUILT_ON_TORCH, "block", "breaks", "{detail}"),
     Rule("packages", "unmet-stack", "*", "block", "breaks", "{detail}"),
     Rule("packages", "unmet", "*", "warn", "breaks", "{detail}"),
     Rule("packages", "newcomer-unmet", "*", "info", "none",
          "{detail}; it came later and cannot work as it is, which nothing that ran before depends on"),
-    Rule("packages", "shadowed", TORCH_STACK, "block", "breaks", "{detail}"),
+    Rule("packages", "shadowed", BUILT_ON_TORCH, "block", "breaks", "{detail}"),
     Rule("packages", "shadowed", "*", "warn", "breaks", "{detail}"),
-    Rule("packages", "patched", TORCH_STACK, "block", "numerics",
+    Rule("packages", "patched", BUILT_ON_TORCH, "block", "numerics",
          "installed files were changed after the install: {detail}"),
     Rule("packages", "patched", "*", "warn", "numerics",
          "installed files were changed after the install: {detail}"),
     Rule("packages", "mended", "*", "warn", "numerics",
          "it had changed files that are as installed now: {detail}"),
-    Rule("packages", "rebuilt", TORCH_STACK, "block", "numerics",
+    Rule("packages", "rebuilt", BUILT_ON_TORCH, "block", "numerics",
          "the same version number on another build: made against another torch or CUDA, or changed"),
-    Rule("packages", "changed", TORCH_STACK, "block", "numerics",
+    Rule("packages", "changed", BUILT_ON_TORCH, "block", "numerics",
          "{subject} is built against torch and computes with it: another version gives other kernels"),
-    Rule("packages", "removed", TORCH_STACK, "block", "breaks", "{subject} is gone, and with it its kernels"),
-    Rule("packages", "added", TORCH_STACK, "warn", "numerics",
+    Rule("packages", "removed", BUILT_ON_TORCH, "block", "breaks", "{subject} is gone, and with it its kernels"),
+    Rule("packages", "added", BUILT_ON_TORCH, "warn", "numerics",
          "{subject} was not there: models pick it up by themselves where they find it"),
     Rule("packages", "changed|rebuilt|origin", "transformers", "warn", "numerics",
          "resuming under another transformers has changed losses in silence (defaults, attention, loss scaling)"),

@@ -31,6 +31,7 @@ def judge(seen: Observations, stamps: Mapping[str, Fingerprint] | None = None) -
     ]  # fmt: skip
     problems += [_poison(item) for item in seen.poisoned]
     unverifiable += [Unverifiable(package=item.what, why=item.why) for item in seen.unknown]
+    problems.sort(key=lambda problem: problem.package)
     hashed = [item.contents for item in seen.packages if item.contents.depth != "stat"]
     return VerifyReport(
         problems=tuple(problems),
@@ -47,7 +48,8 @@ def _one_name(
     """All metadata of one name in one folder: at most one of them can be right about the files."""
     right = _right_one(group)
     for item in group:
-        if len(group) > 1 and item is not right:
+        # A distribution that ships an egg-info beside a dist-info answers for both itself.
+        if len(group) > 1 and item is not right and item.managed is None and right.managed is None:
             yield _stale(item, right, group)
         else:
             yield from _package(item, unverifiable, stamps)

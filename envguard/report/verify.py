@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from envguard.fingerprint.units import counted
 from envguard.model.drift import Damage, VerifyReport
 from envguard.report.errors import printable
 
@@ -28,8 +29,7 @@ def render(report: VerifyReport, *, verbose: bool, quiet: bool) -> Callable[[Con
             return
         for package, rows in groupby(report.problems, key=lambda row: row.package):
             _package(console, package, list(rows), verbose)
-        for item in report.unverifiable:
-            console.print(Text.assemble(("unverifiable ", "yellow"), printable(f"{item.package}: {item.why}")))
+        _unverifiable(console, report, verbose)
         _scope(console, report)
 
     return show
@@ -43,7 +43,7 @@ def verdict(report: VerifyReport) -> str:
         return f"DAMAGED: {len(report.problems)} problem{'s' * (len(report.problems) > 1)} in {named}"
     if report.unverifiable:
         return f"NOT DETERMINED: no damage is known, but {len(report.unverifiable)} could not be verified"
-    return f"SOUND: {report.checked} packages are as they were installed"
+    return f"SOUND: {counted(report.checked, 'package')} as installed"
 
 
 def _package(console: Console, package: str, rows: list[Damage], verbose: bool) -> None:
@@ -54,25 +54,37 @@ def _package(console: Console, package: str, rows: list[Damage], verbose: bool) 
     console.print(Text(printable(package), style="bold"))
     shown = rows if verbose else rows[:_MOST_ROWS]
     for row in shown:
-        console.print(Padding(Text.assemble((f"{row.kind} ", "red"), printable(row.path)), (0, 0, 0, 2)))
+        console.print(Text.assemble((f"  {row.kind} ", "red"), printable(row.path)), soft_wrap=True)
         if row.detail:
             console.print(Padding(Text(printable(row.detail)), (0, 0, 0, 6)))
         values = f"expected {row.expected or '—'}, got {row.got or '—'}; by {row.witness}"
         if verbose:
-            console.print(Padding(Text(printable(values), style="dim"), (0, 0, 0, 6)))
+            console.print(Text(printable(f"      {values}"), style="dim"), soft_wrap=True)
         if row.diff:
             _diff(console, row.diff)
     if len(rows) > len(shown):
         console.print(Padding(Text(f"and {len(rows) - len(shown)} more (-v shows them)", style="dim"), (0, 0, 0, 2)))
 
 
+def _unverifiable(console: Console, report: VerifyReport, verbose: bool) -> None:
+    """By reason: a distribution's Python has hundreds of packages that share one."""
+    from rich.text import Text
+
+    by_reason: dict[str, list[str]] = {}
+    for item in report.unverifiable:
+        by_reason.setdefault(item.why, []).append(item.package)
+    for why, names in by_reason.items():
+        rest = "" if verbose or len(names) <= _MOST_ROWS else f" and {len(names) - _MOST_ROWS} more (-v)"
+        named = ", ".join(names if verbose else names[:_MOST_ROWS]) + rest
+        console.print(Text.assemble(("unverifiable ", "yellow"), printable(f"{named}: {why}")))
+
+
 def _diff(console: Console, diff: str) -> None:
-    from rich.padding import Padding
     from rich.text import Text
 
     for line in diff.splitlines():
         style = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
-        console.print(Padding(Text(printable(line), style=style), (0, 0, 0, 6)))
+        console.print(Text(printable(f"      {line}"), style=style), soft_wrap=True)
 
 
 def _scope(console: Console, report: VerifyReport) -> None:
@@ -80,8 +92,8 @@ def _scope(console: Console, report: VerifyReport) -> None:
     from rich.text import Text
 
     console.print()
-    says = f"{report.checked} packages, {report.files} files: {report.hashed} by content"
+    says = f"{counted(report.checked, 'package')}, {report.files:,} files: {report.hashed:,} by content"
     rest = report.files - report.hashed
     if rest > 0:
-        says += f", {rest} by size and time (an edit that keeps both shows only with --deep)"
+        says += f", {rest:,} by size and time (an edit that keeps both shows only with --deep)"
     console.print(Text(says, style="dim"))
