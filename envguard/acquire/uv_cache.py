@@ -376,3 +376,29 @@ def _policy_time(tail: bytes) -> int | None:
         if _EARLIEST <= value <= _LATEST:
             seen[value] += 1
     return max(seen, key=lambda value: (seen[value], value)) if seen else None
+
+
+_MASK = (1 << 64) - 1
+_SEA_SEEDS = (0x16F11FE89B0D677C, 0xB480A793D8E6C86C, 0x6FE2E5AAF078EBC9, 0x14F994A4C5259381)
+
+
+def index_digest(url: str) -> str:
+    """The name of an index's folder in uv's buckets: SeaHash of its URL and 0xff, little-endian hex.
+
+    It is one-way: a candidate URL can be tested, the URL is not stored. User info is no part of it.
+    """
+    canonical = re.sub(r"(?<=://)[^/@]+@", "", url).rstrip("/")
+    return _seahash(canonical.encode() + b"\xff").to_bytes(8, "little").hex()
+
+
+def _seahash(data: bytes) -> int:
+    a, b, c, d = _SEA_SEEDS
+    for offset in range(0, len(data), 8):
+        a, b, c, d = b, c, d, _diffuse(a ^ int.from_bytes(data[offset : offset + 8], "little"))
+    return _diffuse(a ^ b ^ c ^ d ^ len(data))
+
+
+def _diffuse(value: int) -> int:
+    value = (value * 0x6EED0E9DA4D94A4F) & _MASK
+    value ^= (value >> 32) >> (value >> 60)
+    return (value * 0x6EED0E9DA4D94A4F) & _MASK

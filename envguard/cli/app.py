@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "restore": "Bring packages back to a reference, offline and exactly, or change nothing.",
     "launch": "Start a command only on a clean match, and record the run.",
     "log": "Checkpoints with their stamps, snapshots, runs and restores: a list.",
+    "vault": "What `snapshot --keep` stored: list it, or drop what nothing refers to.",
     "schema": "Print the JSON Schema of an answer.",
     "demo": "Replay the eleven-minute gap in a throw-away directory.",
 }

@@ -37,6 +37,12 @@ def snapshot(
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the fingerprint there, as JSON.")
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Hash every file of every package.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the installed builds and the compile cache in the vault.")
+    ] = False,
+    lock: Annotated[
+        str | None, typer.Option("--lock", metavar="FILE", help="Write a lock of the installed builds (pylock.toml).")
+    ] = None,
     python: PythonOption = None,
     checkpoints: CheckpointsOption = None,
     json: JsonOption = False,
@@ -68,6 +74,14 @@ def snapshot(
         fingerprint = stamp_live(target, fingerprint, retrospective)
     if output is not None:
         _write(output, fingerprint)
+    if lock is not None:
+        from envguard.cli.keeping import write_lock
+
+        write_lock(session, lock, fingerprint)
+    if keep:
+        from envguard.cli.keeping import keep_builds
+
+        keep_builds(session, fingerprint, screen)
     _keep(session, fingerprint, target, screen)
     _show(screen, fingerprint, target)
 

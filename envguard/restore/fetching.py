@@ -97,11 +97,11 @@ def _offers(wanted: Wanted, indexes: Iterable[str], tags: frozenset[str], reason
     return fitting
 
 
-def index_urls(wanted: Wanted, environ: Mapping[str, str]) -> tuple[str, ...]:
+def index_urls(wanted: Wanted | None, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Indexes that may have it: the lock's, those that uv is told of, PyPI; for torch's builds its own index, which
     the local version names (`+cu128`)."""
-    found = [wanted.index] if wanted.index else []
-    local = (wanted.shown or "").partition("+")[2]
+    found = [wanted.index] if wanted is not None and wanted.index else []
+    local = ((wanted.shown if wanted is not None else None) or "").partition("+")[2]
     if re.fullmatch(r"cu\d+|cpu|rocm[\d.]+|xpu", local):
         found.append(f"https://download.pytorch.org/whl/{local}")
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_INDEX_URL"):

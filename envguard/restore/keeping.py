@@ -12,13 +12,17 @@ from typing import IO
 
 from envguard import clock
 from envguard.acquire.cache_places import Place
-from envguard.acquire.distributions import Distribution, Distributions
+from envguard.acquire.distributions import Distribution, Distributions, read_distributions
+from envguard.acquire.environment import Environment
 from envguard.acquire.host import Host
 from envguard.acquire.metadata import parse_headers
 from envguard.acquire.record_file import Row, normalised
+from envguard.acquire.uv_cache import cache_directories, read_caches
 from envguard.model.fingerprint import CompileCache, Fingerprint
+from envguard.project import Project
 from envguard.restore.archive import Folder, RecordUnusable, encoded
-from envguard.restore.candidate import Candidate, opened
+from envguard.restore.candidate import Candidate, from_caches, opened
+from envguard.restore.compile_cache import in_use
 from envguard.restore.footprint import Incoming
 from envguard.restore.progress import Progress
 from envguard.restore.vault import CacheManifest, Item, Vault, WheelManifest, items_of, wheel_manifest
@@ -35,6 +39,19 @@ class Kept:
     known: list[str] = field(default_factory=list)
     caches: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def keep_live(host: Host, project: Project, env: Environment, taken: Fingerprint, progress: Progress) -> Kept:
+    """Keeps the environment's builds and its compile caches. Raises OSError where the vault cannot be written."""
+    vault = Vault(project.state)
+    caches = read_caches(host, cache_directories(host, env, project.config))
+    kept = keep_packages(vault, read_distributions(host, env), taken, from_caches(caches), progress)
+    seen = {cache.path: cache for cache in taken.compile_cache or ()}
+    for place in in_use(host, project):
+        if place.path in seen and seen[place.path].verdict != "EMPTY":
+            torch = taken.torch.version if taken.torch is not None else None
+            kept.caches.append(keep_cache(vault, host, place, seen[place.path], torch))
+    return kept
 
 
 def keep_packages(

@@ -1,0 +1,55 @@
+"""What `snapshot --keep` and `snapshot --lock` add to a snapshot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envguard.cli.options import Session
+from envguard.errors import InputError
+
+if TYPE_CHECKING:
+    from envguard.model.fingerprint import Fingerprint
+    from envguard.report.screen import Screen
+
+
+def keep_builds(session: Session, taken: Fingerprint, screen: Screen) -> None:
+    """Puts the installed builds and the compile cache into the vault. Raises `InputError` where it cannot be written."""
+    from envguard.acquire.environment import locate
+    from envguard.acquire.host import LiveHost
+    from envguard.report.restore import progress_bar
+    from envguard.restore.keeping import keep_live
+
+    host = LiveHost()
+    env = locate(host, session.python, str(session.start))
+    try:
+        with progress_bar(screen.err, not screen.quiet and not screen.json) as bar:
+            kept = keep_live(host, session.project, env, taken, bar)
+    except OSError as error:
+        where = error.filename or session.project.state
+        raise InputError(f"the vault cannot be written: {where}: {error.strerror or error}") from error
+    screen.say(f"kept {len(kept.wheels)} wheels in the vault; {len(kept.known)} were there already")
+    for says in kept.caches:
+        screen.say(says)
+    for note in kept.notes:
+        screen.warn(note)
+
+
+def write_lock(session: Session, path: str, taken: Fingerprint) -> None:
+    """Writes the lock of the installed builds. Raises `InputError`, `UsageError` and `NotDetermined`."""
+    import os
+
+    from envguard.acquire.environment import locate
+    from envguard.acquire.host import LiveHost
+    from envguard.acquire.uv_cache import cache_directories, read_caches
+    from envguard.restore.fetching import index_urls
+    from envguard.restore.locking import lock_text
+    from envguard.state.files import write_atomically
+
+    host = LiveHost()
+    env = locate(host, session.python, str(session.start))
+    caches = read_caches(host, cache_directories(host, env, session.project.config))
+    text = lock_text(path, taken, caches, index_urls(None, os.environ))
+    try:
+        write_atomically(session.start / path, text.encode())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error

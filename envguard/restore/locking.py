@@ -1,0 +1,128 @@
+"""`snapshot --lock`: the installed builds as a lock file (PEP 751) that uv and pip install from, by hash.
+
+A wheel's URL and hash are in no installed environment: they come from the pointer in uv's cache by which the same
+build lies there, or from direct_url.json. A package of which nothing on the machine knows them cannot be locked, and
+a lock that leaves it out would promise an environment that it does not make.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from packaging.markers import Marker
+from packaging.pylock import Package, PackageDirectory, PackageVcs, PackageWheel, Pylock, is_valid_pylock_path
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from envguard.acquire.uv_cache import Archive, Pointer, UvCaches, index_digest
+from envguard.errors import NotDetermined, UsageError
+from envguard.model.fingerprint import Fingerprint
+from envguard.model.fingerprint import Package as Installed
+
+PYPI = "https://pypi.org/simple"
+_TORCH_WHEEL = re.compile(r"(https://download\.pytorch\.org/whl/[\w.]+)/")
+
+
+def lock_text(path: str, taken: Fingerprint, caches: UvCaches, indexes: Iterable[str] = ()) -> str:
+    """The lock as TOML. Raises `UsageError` for a file name that no installer reads as a lock, `NotDetermined` where
+    a package's wheel is not known by hash."""
+    if not is_valid_pylock_path(Path(path)):
+        raise UsageError(f"{path} is no name of a lock", "it is called pylock.toml or pylock.NAME.toml")
+    by_build: dict[str, list[Archive]] = {}
+    for archive in caches.archives:
+        if archive.build is not None:
+            by_build.setdefault(archive.build, []).append(archive)
+    packages, unknown = [], []
+    known = {index_digest(url): url for url in indexes}
+    for installed in taken.packages:
+        entry = _entry(installed, by_build.get(installed.record or installed.build or "", []), known)
+        if entry is None:
+            unknown.append(f"{installed.name} {installed.version}")
+        else:
+            packages.append(entry)
+    if unknown:
+        raise NotDetermined(
+            f"{len(unknown)} package(s) cannot be locked, since nothing here knows the hash of their wheel: "
+            + ", ".join(unknown[:12])
+            + (" …" if len(unknown) > 12 else ""),
+            "a current uv keeps the hash of what it fetches: `uv pip install --reinstall NAME==VERSION`, then lock again",
+        )
+    lock = Pylock(
+        lock_version=Version("1.0"),
+        created_by="envguard",
+        requires_python=SpecifierSet(f">={'.'.join((taken.python.version or '3').split('.')[:2])}"),
+        environments=[Marker(_marker(taken))],
+        packages=packages,
+        tool={"envguard": {"fingerprint": taken.id, "taken-at": taken.taken_at}},
+    )
+    lock.validate()
+    return tomli_w.dumps(_plain(lock.to_dict()))
+
+
+def _marker(taken: Fingerprint) -> str:
+    python = taken.python
+    minor = ".".join((python.version or "").split(".")[:2])
+    machine = (python.platform or "").partition("-")[2] or (taken.system.arch if taken.system else "x86_64")
+    implementation = (python.implementation or "cpython").lower()
+    return (
+        f"sys_platform == 'linux' and platform_machine == '{machine}' and "
+        f"implementation_name == '{implementation}' and python_version == '{minor}'"
+    )
+
+
+def _entry(installed: Installed, archives: list[Archive], indexes: Mapping[str, str]) -> Package | None:
+    name = canonicalize_name(installed.name)
+    try:
+        version = Version(installed.version or "")
+    except InvalidVersion:
+        return None
+    if installed.editable is not None:
+        return Package(name=name, directory=PackageDirectory(path=installed.editable, editable=True))
+    url = installed.direct_url or ""
+    if installed.commit is not None and url:
+        vcs = PackageVcs(type="git", url=url.removeprefix("git+"), commit_id=installed.commit)
+        return Package(name=name, version=version, vcs=vcs)
+    pointers = [p for archive in archives for p in archive.pointers if p.url and p.sha256 and p.filename]
+    if not pointers:
+        return None
+    pointer = max(pointers, key=lambda item: (item.source == "pypi", item.fetched_at or 0))
+    assert pointer.url is not None
+    assert pointer.sha256 is not None
+    wheel = PackageWheel(
+        name=pointer.filename,
+        url=pointer.url,
+        size=pointer.size,
+        hashes={"sha256": pointer.sha256},
+    )
+    return Package(name=name, version=version, index=index_of(pointer, indexes), wheels=[wheel])
+
+
+def index_of(pointer: Pointer, known: Mapping[str, str]) -> str | None:
+    """The index that a pointer came from: PyPI's bucket has a name, another is known by the digest of its URL."""
+    if pointer.source == "pypi":
+        return PYPI
+    kind, _, digest = pointer.source.partition("/")
+    if kind != "index":
+        return None
+    if digest in known:
+        return known[digest]
+    match = _TORCH_WHEEL.match(pointer.url or "")
+    guess = match.group(1) if match else None
+    return guess if guess is not None and index_digest(guess) == digest else None
+
+
+def _plain(value: Any) -> Any:
+    """What `Pylock.to_dict` gives, as the TOML writer takes it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    return value if isinstance(value, str | int | float | bool) else str(value)
