@@ -88,7 +88,7 @@ def launch(
 def _launch(screen: Screen, request: Request, target: Path | None) -> int:
     from envguard.launch.child import CannotExecute
     from envguard.launch.prepare import prepare
-    from envguard.launch.session import run
+    from envguard.launch.supervise import run
     from envguard.report.errors import print_error
     from envguard.report.launch import could_not_start, ended_lines, render, started_line
 

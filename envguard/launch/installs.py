@@ -7,6 +7,7 @@ watch hears something, in a process that has a training run beside it.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,18 +18,19 @@ from envguard.acquire.torch_build import UnreadableVersion, read_version_file
 
 _SUFFIXES = (".dist-info", ".egg-info")
 _SHOWN = 4
+_REQUIREMENT = re.compile(r"^Requires-Dist:\s*([A-Za-z0-9][A-Za-z0-9._-]*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A dist-info as a scan sees it. `mark` changes with each install; `requested`: a user named it."""
+    """A dist-info as a scan sees it. `mark` changes with each install; `requires` are the names that it asks for."""
 
     name: str
     version: str
     directory: str
     mark: tuple[int, int, int]
     installer: str | None
-    requested: bool
+    requires: frozenset[str]
 
 
 Scan = Mapping[str, Installed]
@@ -71,7 +73,7 @@ def _add(host: Host, folder: str, entry: str, found: dict[str, Installed], befor
         directory=directory,
         mark=mark,
         installer=_first_line(host, f"{directory}/INSTALLER"),
-        requested=_is_there(host, f"{directory}/REQUESTED"),
+        requires=_requires(host, f"{directory}/METADATA"),
     )
 
 
@@ -90,11 +92,13 @@ def _first_line(host: Host, path: str) -> str | None:
         return None
 
 
-def _is_there(host: Host, path: str) -> bool:
+def _requires(host: Host, path: str) -> frozenset[str]:
+    """Names of all requirements, whatever their markers: enough to tell what came for whose sake."""
     try:
-        return host.find(path) is not None
+        head = host.read(path, 1 << 18).split(b"\n\n", 1)[0].decode("utf-8", "replace")
     except OSError:
-        return False
+        return frozenset()
+    return frozenset(canonicalize_name(name) for name in _REQUIREMENT.findall(head))
 
 
 @dataclass(frozen=True)
@@ -130,10 +134,15 @@ def _mark(item: Installed | None) -> tuple[str, tuple[int, int, int]] | None:
 
 
 def roots(found: Sequence[Swap]) -> tuple[str, ...]:
-    """What the user asked for: REQUESTED says so; else what is new; else all of it."""
-    asked = [swap.name for swap in found if swap.after is not None and swap.after.requested]
-    new = [swap.name for swap in found if swap.before is None]
-    return tuple(asked or new or [swap.name for swap in found])
+    """What was asked for, as far as requirements tell: what no other package of the same run requires.
+
+    REQUESTED does not tell: uv writes it for every package that it installs.
+    """
+    there = [swap for swap in found if swap.after is not None]
+    required = {name for swap in there if swap.after is not None for name in swap.after.requires - {swap.name}}
+    heads = [swap.name for swap in there if swap.name not in required]
+    new = [swap.name for swap in there if swap.before is None]
+    return tuple(heads or new or [swap.name for swap in found])
 
 
 def sentence(found: Sequence[Swap], clock_time: str, by: str | None, stale: Sequence[str]) -> str:

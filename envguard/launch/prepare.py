@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,20 +13,26 @@ from typing import Literal
 from envguard import clock
 from envguard.acquire.checkpoints import match_name
 from envguard.acquire.environment import Environment, locate
-from envguard.acquire.headroom import read_headroom
+from envguard.acquire.headroom import Headroom, read_headroom, visible
 from envguard.acquire.host import Host, LiveHost
 from envguard.acquire.own_records import read_run_records
+from envguard.acquire.zone import read_zone
 from envguard.errors import UsageError
 from envguard.fingerprint import snapshot
 from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.diff import compare
 from envguard.fingerprint.reference import Places, Reference, resolve, resolve_default
-from envguard.launch import child, start, waivers
+from envguard.launch import child, seed, start, waivers
+from envguard.launch.claims import Claims, claim
 from envguard.launch.earlier import says, without_end
 from envguard.launch.expect import expect
-from envguard.launch.preflight import check_all
-from envguard.launch.session import Gate, Plan, Warn, weigh
+from envguard.launch.guard import Guard, Meter, baseline_of
+from envguard.launch.observer import Sight
+from envguard.launch.preflight import Expected, check_all
+from envguard.launch.session import Gate, Warn, weigh
 from envguard.launch.start import AskedOnce
+from envguard.launch.supervise import Plan
+from envguard.launch.targets import watched_of
 from envguard.model.action import Check
 from envguard.model.drift import DiffReport
 from envguard.model.evidence import Unknown
@@ -70,16 +78,33 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     command = request.command or tuple(start.trainer_command(request.project.root, env.executable or "python3", None))
     child.find_command(command, request.environ)
     cache = start.compile_cache_directory(host, request.environ, env.site, env.abi or "")
-    live = take_for_child(host, request, env, cache, warn)
+    filled = cache is not None and seed.is_filled(cache)
+    live = take_for_child(host, request, env, cache if filled else None, warn)
     places = request.places(lambda: live)
     reference = _reference(request, places, command)
     diff = _compared(request, reference, live)
     earlier = _earlier(host, request, warn)
-    checks = _preflight(host, request, reference, places, live, earlier)
+    room = read_headroom(host, _folders(request, places))
+    expected = _expected(host, request, reference, places, live, earlier)
+    claims, claimed = _claims(host, request, room, live, expected)
+    checks = (*check_all(room, live, expected), *claimed)
     gated = weigh(request.project, live, diff, _restorable(reference), checks, given, warn)
     ended = without_end(host, earlier, host.machine().host)
     gated = replace(gated, notes=(*gated.notes, *(says(record) for record in ended)))
-    return gated, Plan(command, request.environ, cache, on_drift, request.json, reference is None, ended)
+    plan = Plan(
+        command=command,
+        environ=request.environ,
+        compile_cache=cache,
+        seed=None if filled else seed.seed_of(live),
+        on_drift=on_drift,
+        stdout_to_stderr=request.json,
+        records_baseline=reference is None,
+        without_end=ended,
+        claims=claims,
+        memory_before={gpu.index: used for gpu in room.gpus.all or () if (used := gpu.get("used")) is not None},
+        sight=_sight(host, request, env, cache, reference, live, warn),
+    )
+    return gated, plan
 
 
 def _on_drift(request: Request) -> Literal["warn", "stop"]:
@@ -139,25 +164,69 @@ def _earlier(host: Host, request: Request, warn: Warn) -> tuple[RunRecord, ...]:
     return tuple(record for _, record in records)
 
 
-def _preflight(
+def _folders(request: Request, places: Places) -> list[str]:
+    """Where checkpoints will be written."""
+    newest = places.checkpoints().newest_run()
+    return [newest[-1].run_directory] if newest else [str(root) for root in request.checkpoint_roots[:1]]
+
+
+def _expected(
     host: Host,
     request: Request,
     reference: Reference | None,
     places: Places,
     live: Fingerprint,
     earlier: Sequence[RunRecord],
-) -> tuple[Check, ...]:
+) -> Expected:
     newest = places.checkpoints().newest_run()
-    expected = expect(
-        host,
-        request.environ,
-        reference.fingerprint if reference is not None else None,
-        live,
-        earlier,
-        newest[-1] if newest else None,
-    )
-    folders = [newest[-1].run_directory] if newest else [str(root) for root in request.checkpoint_roots[:1]]
-    return check_all(read_headroom(host, folders), live, expected)
+    known = reference.fingerprint if reference is not None else None
+    return expect(host, request.environ, known, live, earlier, newest[-1] if newest else None)
+
+
+def _claims(
+    host: Host, request: Request, room: Headroom, live: Fingerprint, expected: Expected
+) -> tuple[Claims, tuple[Check, ...]]:
+    """Claims the GPUs that the run will see; one that another launch holds is a passing state."""
+    chosen = visible(room.gpus.all or (), expected.visible_devices) if live.gpus else ()
+    if not chosen:
+        return Claims(), ()
+    claims = claim(host, (gpu.uuid_digest or f"{platform.node()}-{gpu.index}" for gpu in chosen), request.environ)
+    if not claims.taken:
+        return claims, (Check(check="gpu claims", ok=True, detail="no other launch holds these GPUs", facet="gpu"),)
+    claims.release()
+    holders = ", ".join(f"PID {pid}" for pid in dict.fromkeys(claims.taken.values()))
+    says = f"{len(claims.taken)} of these GPUs are held by another envguard launch ({holders})"
+    return claims, (Check(check="gpu claims", ok=False, detail=says, passing=True, facet="gpu"),)
+
+
+def _sight(
+    host: Host,
+    request: Request,
+    env: Environment,
+    cache: Path | None,
+    reference: Reference | None,
+    live: Fingerprint,
+    warn: Warn,
+) -> Sight:
+    """What stands ready beside the run; nothing of it is read before the gate has opened."""
+    config, project = request.project.config, request.project
+    logs = [str(project.path(name)) for name in config.logs]
+    places = list(dict.fromkeys([*(str(root) for root in request.checkpoint_roots), str(request.start)]))
+
+    def guard() -> Guard:
+        zone = read_zone(host, host.machine())
+        checkpoint = reference.checkpoint if reference is not None else None
+        beside = [checkpoint.run_directory] if checkpoint is not None else []
+        step = checkpoint.step if checkpoint is not None else None
+        rate = baseline_of(host, beside, logs, config.log_fields, zone, step) if beside else None
+        meter = Meter(config.throughput, rate, reference.label if reference is not None else "", time.time())
+        return Guard(host, places, logs, config.log_fields, zone, meter)
+
+    def regrade() -> DiffReport:
+        now = take_for_child(host, request, env, cache, warn)
+        return compare(live, now, config.policy, "the start", "now")
+
+    return Sight(host, lambda: watched_of(host, project, env, live, cache), guard, regrade, config.refuse)
 
 
 def _reference(request: Request, places: Places, command: tuple[str, ...]) -> Reference | None:

@@ -54,8 +54,13 @@ class Actor:
     certain: bool
 
     def __str__(self) -> str:
-        what = f"{self.program} (PID {self.pid}: {self.command})"
+        what = f"{self.program} (PID {self.pid})"
         return what if self.certain else f"perhaps {what}, which ran at that moment and was not seen writing"
+
+    @property
+    def in_full(self) -> str:
+        """With the command line, for the record."""
+        return f"{self}: {self.command}"
 
 
 def actor_of(pid: int, argv: Sequence[str], certain: bool) -> Actor:

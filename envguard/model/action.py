@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from envguard.model.drift import Drift, Facet
+from envguard.model.drift import Drift, Facet, Severity
 from envguard.model.evidence import Unknown
 
 Source = Literal["pylock", "rebuilt-wheel", "vault", "find-links", "fetched"]
@@ -71,13 +71,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that changed under a run while it ran."""
+    """Something that changed under a run while it ran; `grade` is the worst that it did to the environment."""
 
     time: str
     facet: str
     subject: str
     says: str
     by: str | None
+    grade: Severity | None = None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
