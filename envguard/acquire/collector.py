@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import stat as stat_module
 import subprocess
@@ -455,10 +456,15 @@ def query(argv, cwd=None, timeout=20.0):
     if argv[0] == "git":
         quiet = ["--no-optional-locks", "-c", "diff.autoRefreshIndex=false", "-c", "core.fsmonitor=false"]
         argv = [argv[0]] + quiet + list(argv[1:])
+    # Looked up by hand: where a folder of PATH may not be read, exec says "Permission denied" of a program that is
+    # simply not installed, and a fact would turn into something undetermined.
+    program = shutil.which(argv[0])
+    if program is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
     environment = dict(os.environ, LC_ALL="C.UTF-8", GIT_TERMINAL_PROMPT="0", GIT_OPTIONAL_LOCKS="0")
     try:
         done = subprocess.run(
-            list(argv), cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            list(argv), executable=program, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, timeout=timeout, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -133,6 +133,15 @@ def test_only_programs_that_answer_may_be_asked(tmp_path: Path) -> None:
         HOST.query(("rm", "-rf", str(tmp_path)))
 
 
+def test_a_program_that_is_not_installed_is_absent_even_behind_a_closed_folder_of_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir(mode=0o000)
+    monkeypatch.setenv("PATH", str(tmp_path / "closed"))
+    with pytest.raises(FileNotFoundError):
+        HOST.query(("nvidia-smi",))
+
+
 def test_git_answers_without_rewriting_its_index(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         subprocess.run(["git", *arguments], cwd=tmp_path, check=True, capture_output=True)
