@@ -53,8 +53,7 @@ class Trust:
         accounts = [fields for line in users if len(fields := line.split(":")) >= 4]
         owner = {fields[0] for fields in accounts if fields[2] == str(uid)}
         members = {fields[0] for fields in accounts if fields[3] == str(gid)}
-        for line in groups:
-            fields = line.split(":")
-            if len(fields) >= 4 and fields[2] == str(gid):
-                members |= {name for name in fields[3].split(",") if name}
-        return bool(members) and members <= owner
+        named = [fields[3] for line in groups if len(fields := line.split(":")) >= 4 and fields[2] == str(gid)]
+        members |= {name for names in named for name in names.strip().split(",") if name}
+        # A group that these files do not name comes from a directory service: who is in it is not known here.
+        return bool(named) and bool(members) and members <= owner

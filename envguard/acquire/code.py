@@ -73,14 +73,13 @@ def _ask(host: Host, folder: str, *words: str) -> Answer:
 def _refused(host: Host, path: str, folder: str, answer: Answer, notes: Notes) -> Code | None:
     said = next((line for line in answer.err.splitlines() if line.strip()), f"git ended with {answer.code}")
     said = said.removeprefix("fatal: ")
-    if "not a git repository" in answer.err:
-        if path == folder:
-            return None  # no version control here: there is nothing that git could say
-        return _plain_file(host, path, notes)
     if "must be run in a work tree" in answer.err:
         notes.unseen(f"code {path}", "a bare repository: nothing is checked out here")
         return None
-    return _from_files(host, folder, f"git refuses: {said}", notes)
+    found = _from_files(host, folder, f"git refuses: {said}", notes)
+    if found is None and path != folder and "not a git repository" in answer.err:
+        return _plain_file(host, path, notes)
+    return found
 
 
 def _plain_file(host: Host, path: str, notes: Notes) -> Code | None:
@@ -207,7 +206,7 @@ def _checked_out(host: Host, folder: str) -> str:
 
 
 def _from_files(host: Host, folder: str, why: str, notes: Notes) -> Code | None:
-    """Commit and branch as `.git` holds them; everything that needs git itself is unknown."""
+    """Commit and branch as `.git` holds them; everything that needs git itself is unknown. None without a `.git`."""
     root = folder
     while root not in ("/", ""):
         try:

@@ -116,7 +116,7 @@ class _Reader:
             self.unseen(reason(error))
             return FileSet(path=label, files=None, bytes=None, rows=None, digest=None)
         seen, whole = self._look(path, files)
-        rows = [each.rows for name, each in seen.items() if name.lower().endswith((*JSON_LINES, *PARQUET))]
+        rows = [each.rows for name, each in seen.items() if (name or path).lower().endswith((*JSON_LINES, *PARQUET))]
         counted = bool(rows) and whole and None not in rows
         return FileSet(
             path=label,

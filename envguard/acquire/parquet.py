@@ -86,7 +86,8 @@ class _Compact:
         elif kind in (4, 5, 6):
             self._varint()
         elif kind == 8:
-            self.at += self._varint()
+            length = self._varint()
+            self.at += length
         elif kind in (9, 10):
             head = self._byte()
             count = self._varint() if head >> 4 == 15 else head >> 4
