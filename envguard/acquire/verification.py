@@ -164,8 +164,9 @@ class _Reader:
         return DamagedFile(row.path, row, got, stat, sharers, original, source, now)
 
     def _stat(self, path: str) -> Stat | None:
+        """Of what the path leads to: in uv's symlink mode an installed file is a link into the cache."""
         try:
-            return self.host.stat(path)
+            return self.host.stat_target(path)
         except OSError:
             return None
 

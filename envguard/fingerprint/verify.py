@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from envguard.acquire.contents import MISSING
+from envguard.acquire.host import Stat
 from envguard.acquire.verification import DamagedFile, Observations, Observed, PoisonedFile
 from envguard.model.drift import Damage, Unverifiable, VerifyReport
 from envguard.model.fingerprint import Fingerprint
@@ -116,13 +117,23 @@ def _file(item: Observed, damaged: DamagedFile) -> Iterator[Damage]:
         return
     yield Damage(package=name, path=path, kind="modified", witness=witness, expected=damaged.expected.hash,
                  got=damaged.got, detail=_how(damaged), diff=_diff(damaged))  # fmt: skip
-    if damaged.stat is not None and damaged.stat.nlink > 1:
-        others = damaged.stat.nlink - 1
-        where = f"among them {', '.join(damaged.sharers)}" if damaged.sharers else "other environments or a cache"
-        yield Damage(package=name, path=path, kind="shared-file", witness="link count", expected="1 name",
-                     got=f"{damaged.stat.nlink} names",
-                     detail=f"the edit went through a hard link: {others} other name{'s' * (others > 1)} of this "
-                            f"file changed with it ({where})")  # fmt: skip
+    if damaged.stat is not None and (damaged.stat.nlink > 1 or damaged.sharers):
+        yield _shared(name, path, damaged, damaged.stat)
+
+
+def _shared(name: str, path: str, damaged: DamagedFile, stat: Stat) -> Damage:
+    """The edit went through a link, hard or symbolic, and so to everybody who has the same file."""
+    names = max(stat.nlink, len(damaged.sharers) + 1)
+    where = ", ".join(damaged.sharers) if damaged.sharers else "other environments or a cache"
+    return Damage(
+        package=name,
+        path=path,
+        kind="shared-file",
+        witness="link",
+        expected="1 name",
+        got=f"{names} names",
+        detail=f"this file is shared with {where}: whoever has it there has the edit, too",
+    )
 
 
 def _how(damaged: DamagedFile) -> str:

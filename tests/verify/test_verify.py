@@ -6,20 +6,31 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from envguard.acquire.contents import Contents, record_hash
+from envguard.acquire.distributions import Distribution
+from envguard.acquire.host import LiveHost
+from envguard.acquire.verification import Observations, Observed
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
+from envguard.fingerprint.verify import judge
+from envguard.model.schema import schema
 
 OLD = 1_600_000_000
 
 
 def verify(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and answer, held to its schema."""
     done = stage.envguard("verify", "--json", *arguments)
-    return done.returncode, json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    jsonschema.validate(answer, schema("verify"))
+    return done.returncode, answer
 
 
 def kinds(report: dict[str, Any], package: str) -> dict[str, str]:
@@ -142,6 +153,31 @@ def test_edit_through_a_hard_link_poisons_the_cache(tree: Stage) -> None:
     assert str(tree.cache) in found["shared-file __init__.py"]
 
 
+def test_edit_through_a_symbolic_link_poisons_the_cache_too(tree: Stage) -> None:
+    tree.install("pine", arguments=["--reinstall", "--link-mode", "symlink"])
+    path = tree.site / "pine" / "__init__.py"
+    assert path.is_symlink()
+    assert verify(tree, "--deep")[0] == 0
+    with path.open("ab") as stream:
+        stream.write(b"PATCH = True\n")
+    code, report = verify(tree)
+    assert code == 1
+    assert set(kinds(report, "pine")) == {
+        "modified __init__.py",
+        "shared-file __init__.py",
+        "cache-poisoned __init__.py",
+    }
+
+
+def test_copies_are_not_shared(tree: Stage) -> None:
+    tree.install("pine", arguments=["--reinstall", "--link-mode", "copy"])
+    path = tree.site / "pine" / "__init__.py"
+    path.write_bytes(b"")
+    code, report = verify(tree)
+    assert (code, set(kinds(report, "pine"))) == (1, {"modified __init__.py"})
+    assert "-ONE = 1" in report["problems"][0]["diff"]
+
+
 def test_archives_of_other_builds_are_looked_at_with_deep(tree: Stage) -> None:
     build_wheel(tree.wheels, "pine", "1.1", {"pine/__init__.py": b"ONE = 1\n"})
     tree.install("pine==1.1")
@@ -156,9 +192,6 @@ def test_archives_of_other_builds_are_looked_at_with_deep(tree: Stage) -> None:
 
 
 def test_edited_record_is_held_against_the_archive(tree: Stage) -> None:
-    from envguard.acquire.contents import record_hash
-    from envguard.acquire.host import LiveHost
-
     path, record = tree.site / "pine" / "cone.py", tree.site / "pine-1.0.dist-info" / "RECORD"
     old = record_hash(LiveHost().digest(str(path)))
     break_link(path)
@@ -215,6 +248,56 @@ def test_two_metadata_of_one_package(tree: Stage) -> None:
     picked = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     assert f"importlib.metadata picks {picked}" in problem["detail"]
     assert "reinstall" in problem["detail"]
+
+
+def test_what_a_distribution_ships_twice_is_its_own(tree: Stage) -> None:
+    """Debian ships an egg-info beside the dist-info of some packages."""
+    (tree.site / "pine.egg-info").write_text("Metadata-Version: 2.1\nName: pine\nVersion: 1.0\n")
+    code, report = verify(tree, "pine")
+    assert code == 1
+    assert [problem["kind"] for problem in report["problems"]] == ["stale-metadata"]
+    (tree.site / "pine-1.0.dist-info" / "INSTALLER").write_text("debian\n")
+    code, report = verify(tree, "pine")
+    assert (code, report["problems"]) == (3, [])
+
+
+def test_record_that_cannot_be_read_is_no_damage_and_no_pass() -> None:
+    dist = Distribution("pine", "pine", "1.0", "/site/pine-1.0.dist-info", "/site", installer="uv", host=LiveHost())
+    seen = Observed(dist, True, None, "unreadable: Permission denied", Contents(None))
+    report = judge(Observations((seen,), (), (), (), False))
+    assert (report.problems, report.exit_code()) == ((), 3)
+    assert report.unverifiable[0].why == "RECORD is unreadable: Permission denied"
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00,,\n", b"pine/cone.py\n"])
+def test_record_that_is_no_record(tree: Stage, data: bytes) -> None:
+    (tree.site / "pine-1.0.dist-info" / "RECORD").write_bytes(data)
+    code, report = verify(tree, "pine")
+    assert code == 1
+    assert {problem["kind"] for problem in report["problems"]} & {"record-missing", "record-changed"}
+
+
+def test_an_environment_made_by_pip_is_sound(tree: Stage) -> None:
+    """pip compiles and lists .pyc files, and writes scripts outside site-packages."""
+    build_wheel(tree.wheels, "elm", "1.0", {"elm/__init__.py": b"def main(): pass\n"}, scripts={"elm": "elm:main"})
+    pip = [sys.executable, "-m", "pip", "--python", str(tree.python), "--disable-pip-version-check"]
+    offline = ["--no-index", "--find-links", str(tree.wheels), "elm"]
+    subprocess.run([*pip, "install", *offline], check=True, capture_output=True, env=tree.environ())
+    assert list((tree.site / "elm").rglob("*.pyc"))
+    assert (tree.venv / "bin" / "elm").exists()
+    code, report = verify(tree, "elm", "--deep")
+    assert (code, report["problems"], report["unverifiable"]) == (0, [], [])
+
+
+def test_two_packages_in_one_namespace(tree: Stage) -> None:
+    build_wheel(tree.wheels, "ns-one", "1.0", {"ns/one/__init__.py": b""})
+    build_wheel(tree.wheels, "ns-two", "1.0", {"ns/two/__init__.py": b""})
+    tree.install("ns-one", "ns-two")
+    assert verify(tree)[0] == 0
+    (tree.site / "ns" / "two" / "more.py").write_text("")
+    code, report = verify(tree)
+    assert (code, list(kinds(report, "ns-two"))) == (1, ["extra more.py"])
+    assert verify(tree, "ns-one")[0] == 0
 
 
 def test_crlf_record_is_no_damage(tree: Stage) -> None:
