@@ -13,40 +13,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from envguard import clock
-from envguard.acquire.elf import CorruptElf, read_build_id
 from envguard.acquire.host import Host, Process
 from envguard.acquire.host import Mapping as MappedFile
+from envguard.acquire.mapped_builds import LoadedTorch, MappedBuilds, StaleFile
 from envguard.acquire.section import Notes, Section
-from envguard.acquire.torch_build import UnreadableVersion, read_version_file
 from envguard.model.fingerprint import LiveProcess, Problem
 
 if TYPE_CHECKING:
     from envguard.acquire.environment import Environment
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?$")
-_ARCHIVE_BUCKET = re.compile(r"archive-v\d+")
-MAX_MAPPED_RANGES = 20_000
 MAX_COMMAND = 1000
-
-
-@dataclass(frozen=True)
-class StaleFile:
-    """A mapped file that is no longer what its path names; `inode` is the mapped one."""
-
-    path: str
-    inode: int
-    deleted: bool
-    device: int | None = None
-
-
-@dataclass(frozen=True)
-class LoadedTorch:
-    """The torch that a process runs although another lies on disk; `witness` says what told its version."""
-
-    library: str
-    build_id: str | None
-    version: str | None
-    witness: str | None
 
 
 @dataclass(frozen=True)
@@ -104,8 +81,9 @@ def read_processes(
 ) -> Section[tuple[EnvironmentProcess, ...]]:
     """The environment's living processes in PID order, without those in `leave_out` (envguard itself).
 
-    Where a torch library is stale, its old version is sought by inode in the archives of `uv_caches` and by
-    build-id in `builds` (build-id → full version, from earlier fingerprints).
+    A file that was replaced by the same build is not stale: what runs is what lies there. Where a torch library is
+    stale, its old version is sought by inode in the archives of `uv_caches` and by build-id in `builds` (build-id →
+    full version, from earlier fingerprints).
     """
     notes = Notes()
     roots = roots_of(env)
@@ -114,7 +92,7 @@ def read_processes(
     except OSError as error:
         notes.unseen("processes", error)
         return notes.section(())
-    search = _OldTorch(host, env, uv_caches, builds or {})
+    mapped = MappedBuilds(host, env.site, uv_caches, builds or {})
     namespace = _namespace(host, "self")
     found = []
     for process in living:
@@ -123,10 +101,10 @@ def read_processes(
             continue
         if "maps" in process.refused:
             notes.unseen(f"processes: libraries of {process.pid}", "its maps may not be read by this user")
-        stale = _stale(host, process, roots, notes)
+        stale = mapped.changed(process.pid, _stale(host, process, roots, notes))
         command = " ".join(process.argv)
         command = command if len(command) <= MAX_COMMAND else f"{command[:MAX_COMMAND]}…"
-        torch = search.of(process.pid, stale)
+        torch = mapped.torch(process.pid, stale)
         found.append(
             EnvironmentProcess(process.pid, process.started, command, process.uid, how, stale, torch, process.environ)
         )
@@ -202,78 +180,3 @@ def _state(host: Host, mapping: MappedFile, notes: Notes) -> Literal["same", "go
         return "same"
     # On an overlay the map may name the inode of the layer below: a difference proves nothing there.
     return "gone" if mapping.device in (None, now.device) else "uncertain"
-
-
-class _OldTorch:
-    """Finds out which torch a process holds whose files are gone."""
-
-    def __init__(self, host: Host, env: Environment, uv_caches: tuple[str, ...], builds: Mapping[str, str]) -> None:
-        self.host = host
-        self.libraries = tuple(f"{site}/torch/lib/" for site in env.site)
-        self.uv_caches = uv_caches
-        self.builds = builds
-        self._archives: tuple[str, ...] | None = None
-
-    def of(self, pid: int, stale: tuple[StaleFile, ...]) -> LoadedTorch | None:
-        """The torch behind the stale files of a process, None where none of them is torch's."""
-        files = [file for file in stale if file.path.startswith(self.libraries)]
-        best: LoadedTorch | None = None
-        for file in files:
-            found = self._identify(pid, file)
-            if found.version is not None:
-                return found
-            best = best if best is not None and best.build_id is not None else found
-        return best
-
-    def _identify(self, pid: int, file: StaleFile) -> LoadedTorch:
-        relative = file.path[file.path.rindex("/torch/lib/") + 1 :]
-        build_id = self._mapped_build_id(pid, file)
-        if build_id is not None and build_id in self.builds:
-            return LoadedTorch(file.path, build_id, self.builds[build_id], "an earlier fingerprint's build-id")
-        for archive in self._torch_archives():
-            try:
-                same = self._is_mapped(f"{archive}/{relative}", file, build_id)
-                version = read_version_file(self.host, f"{archive}/torch/version.py").version if same else None
-            except (OSError, UnreadableVersion, CorruptElf):
-                continue  # an archive without this library, or one that cannot say what it is
-            if version is not None:
-                return LoadedTorch(file.path, build_id, version, f"the same inode in {archive}")
-        return LoadedTorch(file.path, build_id, None, None)
-
-    def _is_mapped(self, candidate: str, file: StaleFile, build_id: str | None) -> bool:
-        there = self.host.stat_target(candidate)
-        if there.inode != file.inode:
-            return False
-        if file.device in (None, there.device):
-            return True
-        # Overlay and btrfs give a map another device than stat: an equal inode number alone proves nothing there.
-        return build_id is not None and read_build_id(self.host, candidate) == build_id
-
-    def _torch_archives(self) -> tuple[str, ...]:
-        if self._archives is None:
-            found = []
-            for cache in self.uv_caches:
-                for bucket in self._names(cache):
-                    if _ARCHIVE_BUCKET.fullmatch(bucket):
-                        found += [f"{cache}/{bucket}/{name}" for name in self._names(f"{cache}/{bucket}")]
-            self._archives = tuple(found)
-        return self._archives
-
-    def _names(self, folder: str) -> list[str]:
-        try:
-            return [name for name, kind in self.host.listing(folder) if kind == "directory"]
-        except OSError:
-            return []  # one witness of several, asked for nothing but a name
-
-    def _mapped_build_id(self, pid: int, file: StaleFile) -> str | None:
-        """The build-id of the file that is mapped, through /proc/PID/map_files where the kernel lets us."""
-        folder = f"/proc/{pid}/map_files"
-        try:
-            ranges = [name for name, _ in self.host.listing(folder)][:MAX_MAPPED_RANGES]
-            for name in ranges:
-                target = self.host.readlink(f"{folder}/{name}")
-                if target.removesuffix(" (deleted)") == file.path and target.endswith(" (deleted)") == file.deleted:
-                    return read_build_id(self.host, f"{folder}/{name}")
-        except (OSError, CorruptElf):
-            return None  # needs a capability that few have; the version may be known otherwise
-        return None

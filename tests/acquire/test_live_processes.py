@@ -79,6 +79,17 @@ def test_an_earlier_fingerprint_knows_a_build_that_the_cache_has_lost(torch_stag
         assert found.torch.version == "2.11.0+cu128"
 
 
+def test_a_reinstall_of_the_same_build_changes_nothing_that_runs(torch_stage: Stage, start: Start) -> None:
+    child = start([str(torch_stage.python), "-c", WAIT.format("import torch")], torch_stage.environ())
+    library = torch_stage.site / "torch" / "lib" / "libtorch_cuda.so"
+    before = library.stat().st_ino
+    torch_stage.install("torch==2.11.0+cu128", arguments=["--reinstall", "--link-mode", "copy"])
+    assert library.stat().st_ino != before
+    caches = (str(torch_stage.cache),)
+    found = only(read_processes(HOST, environment(torch_stage), uv_caches=caches).value, child.pid)
+    assert (found.stale, found.torch) == ((), None)
+
+
 def test_how_a_process_belongs(torch_stage: Stage, start: Start) -> None:
     environ = torch_stage.environ({"VIRTUAL_ENV": str(torch_stage.venv)})
     base = str(torch_stage.python.resolve())
