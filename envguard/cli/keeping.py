@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def keep_builds(session: Session, taken: Fingerprint, screen: Screen) -> None:
-    """Puts the installed builds and the compile cache into the vault. Raises `InputError` where it cannot be written."""
+    """Puts the installed builds and the compile cache into the vault. Raises `InputError`."""
     from envguard.acquire.environment import locate
     from envguard.acquire.host import LiveHost
     from envguard.report.restore import progress_bar

@@ -51,7 +51,7 @@ def lock_text(path: str, taken: Fingerprint, caches: UvCaches, indexes: Iterable
             f"{len(unknown)} package(s) cannot be locked, since nothing here knows the hash of their wheel: "
             + ", ".join(unknown[:12])
             + (" …" if len(unknown) > 12 else ""),
-            "a current uv keeps the hash of what it fetches: `uv pip install --reinstall NAME==VERSION`, then lock again",
+            "a current uv keeps the hash of what it fetches: `uv pip install --reinstall NAME==VERSION`, then lock",
         )
     lock = Pylock(
         lock_version=Version("1.0"),

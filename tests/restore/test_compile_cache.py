@@ -1,0 +1,148 @@
+"""The compile cache after a restore: copied where its writer fits, safe in owner and mode, else said to be cold."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from envguard.acquire.cache_places import Place
+from envguard.acquire.compile_cache import Build, content_name, read_cache
+from envguard.acquire.host import LiveHost
+from envguard.acquire.section import Notes
+from envguard.acquire.torch_key import cache_tag, read_torch_key
+from envguard.config import Config
+from envguard.restore import service
+from envguard.restore.compile_cache import misfit
+from envguard.restore.keeping import keep_cache
+from envguard.restore.vault import CacheManifest, Vault
+from tests.restore.conftest import Swapped, tree
+
+
+def write_cache(root: Path, tag: str) -> None:
+    """Entries with the plain text that inductor leaves in them (for the CPU), named by content as inductor does."""
+    for number in range(3):
+        text = f"{number} [{tag}] torch_version: x".encode()
+        name = content_name(hashlib.sha256(text).hexdigest())
+        folder = root / "fxgraph" / name[:2] / f"key{number}"
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(text)
+    (root / "aa").mkdir()
+    (root / "aa" / "kernel.py").write_text("# generated\n")
+    root.chmod(0o700)
+
+
+@pytest.fixture
+def place(swapped: Swapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    folder = tmp_path / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    return Place("inductor", str(folder), "TORCHINDUCTOR_CACHE_DIR")
+
+
+@pytest.fixture
+def old_tag(swapped: Swapped) -> str:
+    """The cache tag of the build that the restore brings back."""
+    swapped.restore()
+    python = "3.11"
+    key = read_torch_key(LiveHost(), str(swapped.stage.site / "torch"), "2.11.0+cu128", python)
+    service.roll_back(swapped.state)
+    return cache_tag(key, python)
+
+
+def keep(swapped: Swapped, place: Place, tag: str) -> str:
+    seen = read_cache(LiveHost(), place, Build(tag, None, None, None), {}, Notes())
+    return keep_cache(Vault(swapped.state), LiveHost(), place, seen, "2.11.0+cu128")
+
+
+def says(swapped: Swapped, **options: object) -> str:
+    request = swapped.request(**options)  # type: ignore[arg-type]
+    (brought,) = service.bring_caches_back(request)
+    return brought.says
+
+
+def test_a_kept_cache_of_the_restored_build_comes_back_whole(swapped: Swapped, place: Place, old_tag: str) -> None:
+    folder = Path(place.path)
+    write_cache(folder, old_tag)
+    before = tree(folder)
+    assert "kept the inductor cache" in keep(swapped, place, old_tag)
+    shutil.rmtree(folder)
+    swapped.restore()
+    assert "was filled from the vault" in says(swapped)
+    now = tree(folder)
+    assert {path: entry[2:] for path, entry in now.items()} == {path: entry[2:] for path, entry in before.items()}
+    for path in (folder, *folder.rglob("*")):
+        assert not path.stat().st_mode & 0o022
+    assert "a warm start" in says(swapped)
+
+
+def test_what_lies_in_the_cache_is_neither_removed_nor_written_over(
+    swapped: Swapped, place: Place, old_tag: str
+) -> None:
+    folder = Path(place.path)
+    write_cache(folder, old_tag)
+    keep(swapped, place, old_tag)
+    shutil.rmtree(folder)
+    write_cache(folder, "a" * 51)
+    foreign = tree(folder)
+    swapped.restore()
+    assert "was filled" in says(swapped)
+    now = tree(folder)
+    assert {path: now[path] for path in foreign if foreign[path][0] == "file"} == {
+        path: entry for path, entry in foreign.items() if entry[0] == "file"
+    }
+    assert len(now) > len(foreign)
+
+
+def test_without_a_copy_the_cold_start_is_said(swapped: Swapped, place: Place) -> None:
+    swapped.restore()
+    told = says(swapped)
+    assert "compiles cold" in told
+    assert "28.7 s" in told
+    assert not Path(place.path).exists()
+
+
+def test_a_kept_cache_of_another_build_is_not_brought_back(swapped: Swapped, place: Place, old_tag: str) -> None:
+    write_cache(Path(place.path), old_tag)
+    keep(swapped, place, old_tag)
+    shutil.rmtree(place.path)
+    told = says(swapped)  # cu130 is installed
+    assert "written by another build" in told
+    assert "compiles cold" in told
+    assert not Path(place.path).exists()
+
+
+def test_a_copy_made_by_hand_is_used_where_it_fits(
+    swapped: Swapped, place: Place, old_tag: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "saved-cache"
+    write_cache(copy, old_tag)
+    swapped.restore()
+    assert f"was filled from {copy}" in says(swapped, config=Config(compile_caches=(str(copy),)))
+
+
+def test_a_cache_that_others_can_write_to_is_neither_kept_nor_filled(
+    swapped: Swapped, place: Place, old_tag: str
+) -> None:
+    folder = Path(place.path)
+    write_cache(folder, old_tag)
+    keep(swapped, place, old_tag)
+    folder.chmod(0o777)
+    before = tree(folder)
+    assert "was not kept: UNSAFE" in keep(swapped, place, old_tag)
+    swapped.restore()
+    assert "is left alone" in says(swapped)
+    assert tree(folder) == before
+
+
+def test_another_gpu_or_triton_is_a_misfit() -> None:
+    kept = CacheManifest(
+        cache="inductor", digest="d", path="/x", torch="2.11.0", tags=("t",), gpus=("NVIDIA H200",),
+        tritons=("3.6.0",), stored="2026-05-18T20:00:00.000+00:00", files=(),
+    )  # fmt: skip
+    assert misfit(kept, Build("t", None, "3.6.0", frozenset({"NVIDIA H200"}))) is None
+    assert "another GPU" in (misfit(kept, Build("t", None, "3.6.0", frozenset({"RTX"}))) or "")
+    assert "triton" in (misfit(kept, Build("t", None, "3.7.0", None)) or "")
+    assert "another build" in (misfit(kept, Build("u", None, "3.6.0", None)) or "")
+    assert "cannot be told" in (misfit(kept, Build(None, "no key", "3.6.0", None)) or "")
