@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from envguard.acquire.host import LiveHost
 from envguard.config import Config, PolicyRule
 from envguard.errors import UsageError
-from envguard.fingerprint.diff import compare, differences, report
+from envguard.fingerprint.diff import differences, report
 from envguard.fingerprint.minority import compare_many
 from envguard.fingerprint.partial import Known, Partial, of_lock, of_witnesses
 from envguard.fingerprint.reference import Reference
@@ -46,8 +46,6 @@ def compare_references(
         return _many(references, policy)
     a, b = references
     one, two = _whole(a), _whole(b)
-    if one is not None and two is not None:
-        return compare(one, two, policy, a.label, b.label)
     # Two references that know only packages are both laid over the environment of now.
     over = one or two or knowledge.live()
     left = _partial(a, over, knowledge) if one is None else Partial(one, (), ())
@@ -56,12 +54,20 @@ def compare_references(
     changes = [item for item in found if isinstance(item, Change)]
     unknown = [item for item in found if isinstance(item, Unknown)]
     return report(
-        (*left.changes, *right.changes, *changes),
+        (*left.changes, *right.changes, *changes, *_settings(a, b)),
         (*left.unknown, *right.unknown, *unknown),
         policy,
         Side(id=one.id if one else None, label=a.label),
         Side(id=two.id if two else None, label=b.label),
     )
+
+
+def _settings(a: Reference, b: Reference) -> Iterator[Change]:
+    """Hyper-parameters of the runs of two checkpoints, where both wrote them down."""
+    if a.settings is not None and b.settings is not None:
+        for name in sorted(a.settings.keys() | b.settings.keys()):
+            if a.settings.get(name) != b.settings.get(name):
+                yield Change("config", f"hparams.{name}", "changed", a.settings.get(name), b.settings.get(name))
 
 
 def _many(references: Sequence[Reference], policy: Sequence[PolicyRule]) -> DiffReport:

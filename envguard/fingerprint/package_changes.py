@@ -88,6 +88,17 @@ def _same_version(a: Fingerprint, b: Fingerprint, old: Package, new: Package) ->
         return
     if old.editable is not None and new.editable is not None:
         return  # its content is its source tree's, which `code` compares
+    if name == "torch" and None in (old.build, new.build) and (detail := _torch_detail(a.torch, b.torch)):
+        # A torch without RECORD (a source build, conda) still says by its own files which build it is.
+        yield Change(
+            facet,
+            name,
+            "rebuilt",
+            _short(a.torch and a.torch.git_version),
+            _short(b.torch and b.torch.git_version),
+            detail,
+        )
+        return
     if old.build is None or new.build is None:
         if old.build != new.build:
             yield Unknown(
@@ -144,6 +155,8 @@ def _torch_detail(old: Torch | None, new: Torch | None) -> str:
     others = sorted(name for name in both if old.libraries[name] != new.libraries[name])
     if others:
         said.append(f"build-id of {_files(others)}")
+    if None not in (old.torch_key, new.torch_key) and old.torch_key != new.torch_key and not said:
+        said.append("its Python files")
     return "; ".join(said)
 
 

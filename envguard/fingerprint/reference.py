@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
@@ -27,6 +27,7 @@ from envguard.acquire.checkpoints import (
     read_checkpoint,
 )
 from envguard.acquire.host import Host
+from envguard.acquire.hparams import find_hparams
 from envguard.acquire.section import reason
 from envguard.acquire.stamps import NoFingerprint, parse_fingerprint, read_stamp
 from envguard.errors import InputError, UsageError
@@ -53,6 +54,8 @@ class Reference:
     checkpoint: Checkpoint | None = None
     lock: Lock | None = None
     no_stamp: str | None = None
+    settings: Mapping[str, str] | None = None
+    """Plain hyper-parameters that the run wrote beside the checkpoint."""
     notes: tuple[str, ...] = ()
 
 
@@ -102,10 +105,13 @@ def resolve_default(places: Places, resuming: str | None = None) -> Reference:
     whose newest checkpoint is newest; the recorded first start; the configured lock. Raises `UsageError`."""
     if resuming is not None:
         return resolve(resuming, places)
-    for checkpoint in reversed(places.checkpoints().newest_run()):
+    checkpoints = places.checkpoints()
+    doubts = [f"{item.what} could not be read: {item.why}" for item in checkpoints.unknown]
+    for checkpoint in reversed(checkpoints.newest_run()):
         found = of_checkpoint(checkpoint, places.host)
         if found.fingerprint is not None:
-            return found
+            doubts += [item.says for item in checkpoints.disorder if checkpoint in (item.lower, item.higher)]
+            return replace(found, notes=(*found.notes, *doubts))
     if places.baseline is not None and places.host.find(places.baseline) is not None:
         return _of_fingerprint_file("baseline", places.baseline, places.host, "baseline")
     if places.lock is not None:
@@ -143,6 +149,7 @@ def of_checkpoint(checkpoint: Checkpoint, host: Host, label: str | None = None) 
     except OSError as error:
         raise _unreadable(checkpoint.path, checkpoint.path, error) from error
     no_stamp = "it has no stamp" if stamp is None else stamp.why_not
+    settings, notes = _settings(checkpoint, host)
     return Reference(
         label=label or checkpoint.name,
         kind="checkpoint",
@@ -150,7 +157,17 @@ def of_checkpoint(checkpoint: Checkpoint, host: Host, label: str | None = None) 
         fingerprint=stamp.fingerprint if stamp is not None and no_stamp is None else None,
         checkpoint=checkpoint,
         no_stamp=no_stamp,
+        settings=settings,
+        notes=notes,
     )
+
+
+def _settings(checkpoint: Checkpoint, host: Host) -> tuple[Mapping[str, str] | None, tuple[str, ...]]:
+    try:
+        found = find_hparams(host, checkpoint)
+    except OSError as error:
+        return None, (f"its hyper-parameters cannot be read: {reason(error)}",)
+    return (found.values if found is not None else None), ()
 
 
 def _unreadable(named: str, path: str, error: OSError) -> InputError:

@@ -213,3 +213,36 @@ def test_log(project: Stage) -> None:
 def test_log_of_nothing(stage: Stage) -> None:
     assert run(stage, "log") == (0, {"schema": "envguard.log", "version": 1, "entries": []})
     assert "Nothing is recorded yet" in stage.envguard("log").stdout
+
+
+def test_what_the_checkpoint_itself_says(project: Stage) -> None:
+    """Without a stamp, config.json still names the transformers that wrote it."""
+    path = save(project, "step_700")
+    (path / "config.json").write_text('{"model_type": "qwen3", "transformers_version": "5.8.1"}')
+    code, answer = run(project, "diff", "step_700")
+    assert code == 1
+    assert drifts(answer)["packages", "transformers"] == ("5.8.1", "5.6.0", "warn")
+    (path / "config.json").write_text('{"model_type": "qwen3", "transformers_version": "5.6.0"}')
+    assert run(project, "diff", "step_700")[0] == 3
+
+
+def test_hyper_parameters_of_two_runs(project: Stage) -> None:
+    for number, rate in ((0, "0.0006"), (1, "0.0003")):
+        folder = project.project / "runs" / f"version_{number}" / "checkpoints"
+        folder.mkdir(parents=True)
+        (folder / f"epoch=0-step={number + 1}.ckpt").write_bytes(b"weights")
+        (folder.parent / "hparams.yaml").write_text(f"lr: {rate}\nmodel: !!python/object:nn.Module {{}}\n")
+    code, answer = run(project, "diff", "step_1", "step_2")
+    assert code == 1
+    assert drifts(answer)["config", "hparams.lr"] == ("0.0006", "0.0003", "warn")
+
+
+def test_bundle(project: Stage) -> None:
+    assert project.envguard("collect", "-o", "before.tgz").returncode == 0
+    code, answer = run(project, "diff", "before.tgz")
+    assert (code, answer["a"]["label"], answer["a"]["id"]) == (0, "before.tgz", answer["b"]["id"])
+    project.install("sglang")
+    code, answer = run(project, "diff", "before.tgz")
+    assert (code, drifts(answer)["torch", "torch"]) == (1, ("2.11.0+cu128", "2.11.0+cu130", "block"))
+    (project.project / "torn.tgz").write_bytes((project.project / "before.tgz").read_bytes()[:500])
+    assert run(project, "diff", "torn.tgz")[0] == 2

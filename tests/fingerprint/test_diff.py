@@ -119,6 +119,21 @@ def test_another_build_under_the_same_version_blocks() -> None:
     assert drift.b == "f" * 64
 
 
+def test_torch_without_record_is_told_by_its_own_files() -> None:
+    """conda's, Debian's, or one built from source."""
+
+    def bare(**change: Any) -> Fingerprint:
+        item = msgspec.structs.replace(package("torch", "2.11.0+cu128"), build=None)
+        return with_packages(item, torch=torch(torch_key="k" * 64, **change))
+
+    assert code(compare(bare(), bare())) == 0
+    for change in ({"git_version": "0" * 40}, {"libraries": {"libtorch_cuda.so": "bb" * 20}}):
+        assert grade(bare(**change), "torch", "torch", bare()) == ("block", "numerics")
+    a = bare()
+    b = replace(a, torch=replace(a.torch, torch_key="x" * 64))
+    assert "its Python files" in drifts(b, a)["torch", "torch"].why
+
+
 def test_patched_file_in_torch_blocks_and_is_named() -> None:
     b = with_packages(package("torch", "2.11.0+cu128", "f" * 64, departs=("torch/nn/attention/flex_attention.py",)))
     drift = drifts(b)["torch", "torch"]
