@@ -105,7 +105,7 @@ def test_headers_that_cannot_be_followed_are_damage(data: bytes) -> None:
         read_build_id(Bytes(data), "x")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, database=None)
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=8))
 def test_no_damage_is_more_than_damage(at: int, junk: bytes) -> None:
     host = Bytes(LIBRARY[:at] + junk + LIBRARY[at + len(junk) :])

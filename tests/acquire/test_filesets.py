@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envguard.acquire.filesets import read_filesets
@@ -189,6 +189,7 @@ def test_what_is_no_parquet_file(data: bytes) -> None:
         read_rows(Bytes(data), "x")
 
 
+@settings(deadline=None, database=None)
 @given(st.integers(0, len(PARQUET) - 9), st.binary(min_size=1, max_size=6))
 def test_no_damage_is_more_than_damage(at: int, junk: bytes) -> None:
     data = PARQUET[:at] + junk + PARQUET[at + len(junk) :]
