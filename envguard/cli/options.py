@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from envguard.errors import UsageError
 from envguard.project import Project, open_project
 
 PythonOption = Annotated[
@@ -42,6 +43,10 @@ def open_session(python: str | None, checkpoints: list[str] | None = None) -> Se
     """Resolves the shared options. Raises `UsageError` for a bad configuration."""
     start = Path.cwd()
     project = _open_project(start, python)
+    for name in checkpoints or ():
+        if not Path(name).is_dir():
+            # Looked up silently, a misspelt folder would say "no such checkpoint" of one that is there.
+            raise UsageError(f"--checkpoints {name}: there is no such directory", "name the folder that holds runs")
     roots = tuple(Path(name).absolute() for name in checkpoints or ()) or tuple(
         project.path(name) for name in project.config.checkpoints
     )

@@ -246,3 +246,12 @@ def test_bundle(project: Stage) -> None:
     assert (code, drifts(answer)["torch", "torch"]) == (1, ("2.11.0+cu128", "2.11.0+cu130", "block"))
     (project.project / "torn.tgz").write_bytes((project.project / "before.tgz").read_bytes()[:500])
     assert run(project, "diff", "torn.tgz")[0] == 2
+
+
+def test_places_to_look_in(project: Stage) -> None:
+    (project.project / "elsewhere" / "step_800").mkdir(parents=True)
+    assert run(project, "diff", "step_800", "--checkpoints", "elsewhere")[0] == 3
+    assert run(project, "diff", "step_690", "--checkpoints", "elsewhere")[0] == 2
+    assert run(project, "diff", "step_690", "--checkpoints", "elsewhere", "--checkpoints", "checkpoints")[0] == 0
+    code, answer = run(project, "log", "--checkpoints", "nowhere")
+    assert (code, answer["error"]) == (2, "--checkpoints nowhere: there is no such directory")
