@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SAMPLE = 6
 """Payload files looked at in each archive: an install links or unlinks them all within moments."""
-UNPACKING_NS = 2_000_000_000
+UNPACKING_NS = 50_000_000
 """A ctime this close to the unpacking is the unpacking itself, and not a later link or removal."""
 
 

@@ -22,7 +22,7 @@ from envguard.config import LogFields
 
 CHUNK = 8 << 20
 SNIFF_ROWS = 200
-MOST_CHANGES = 4000
+MOST_CHANGES = 2000
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "step": ("step", "global_step", "train/global_step", "trainer/global_step", "iteration", "iter", "update",
              "num_updates", "train_step", "_step"),
@@ -103,6 +103,7 @@ def read_train_log(host: Host, log: LogFile, configured: LogFields, zone: Zone) 
     reader = RowReader(TrainLog(log.path, names), zone)
     for first, block in _blocks(host, log):
         reader.take(first, block)
+    reader.log.held.sort(key=lambda item: item.row)
     return reader.log
 
 
@@ -155,6 +156,7 @@ class RowReader:
         self.zone = zone
         self.scale = 1000.0 if log.fields.get("tok_s") in THOUSANDS else 1.0
         self.last: dict[str, Any] = {}
+        self.changes: dict[str, int] = {}
         self.roles = tuple(log.fields)
         self.kept = tuple(role for role in HELD if role in log.fields)
         row = msgspec.defstruct("Row", [(f"f{i}", Any, None) for i in range(len(self.roles))],
@@ -238,7 +240,8 @@ class RowReader:
 
     def _hold(self, row: int, role: str, value: Any) -> None:
         self.last[role] = value
-        if len(self.log.held) < MOST_CHANGES:
+        self.changes[role] = self.changes.get(role, 0) + 1
+        if self.changes[role] <= MOST_CHANGES:
             self.log.held.append(Held(row, role, json.dumps(value, separators=(",", ":"))))
 
 

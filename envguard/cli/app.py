@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "diff": "Graded drift between two fingerprints, checkpoints or the live environment.",
     "verify": "Installed files against RECORD, and RECORD against a stamp and the cache.",
     "timeline": "What happened to this environment, when, and how we know.",
+    "collect": "Gather the evidence of a machine into one file.",
     "restore": "Bring packages back to a reference, offline and exactly, or change nothing.",
     "launch": "Start a command only on a clean match, and record the run.",
     "log": "Checkpoints with their stamps, snapshots, runs and restores: a list.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,7 +118,7 @@ class View:
             if heading != day:
                 day = heading
                 self.line(day, "bold")
-            self._row(index, event, at[11:19] if event.time else f"≤{at[11:19]}")
+            self._row(index, event, self._clock(event, at))
         hidden = len(report.events) - len(shown)
         if hidden:
             rows = "row" if hidden == 1 else "rows"
@@ -125,13 +126,23 @@ class View:
         if report.events:
             self.console.print()
 
+    def _clock(self, event: Event, at: str) -> str:
+        """`20:52:11`, an interval as `20:59–23:20`, `≤` where only the bound is known, `+1` for the next day."""
+        if event.time is None:
+            return f"≤{at[11:19]}"
+        end = self.local(event.end) if event.end is not None else at
+        if clock.seconds(event.end or event.time) - clock.seconds(event.time) < 60 or event.kind == "process.stale":
+            return at[11:19]
+        days = (datetime.fromisoformat(end[:10]) - datetime.fromisoformat(at[:10])).days
+        return f"{at[11:16]}–{end[11:16]}" + (f"+{days}" if days else "")
+
     def _row(self, index: int, event: Event, at: str) -> None:
         from rich.table import Table
         from rich.text import Text
 
         table = Table.grid(padding=(0, 1), expand=True)
         table.add_column(width=5, justify="right", style="dim")
-        table.add_column(width=9, justify="right")
+        table.add_column(width=13, justify="right")
         cells = [Text(f"[{index}]"), Text(at)]
         if self.console.width >= WIDE:
             table.add_column(width=21, style="cyan")

@@ -1,4 +1,4 @@
-"""What changed between the last good and the first bad step, ranked by kind and closeness; nothing here proves."""
+"""What changed between the good run and the first bad step, ranked by kind and closeness; nothing here proves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WEIGHTS = {
     "package.replaced": 4.0,
     "package.removed": 4.0,
     "system.driver": 1.0,
-    "compile_cache.cleared": 1.5,
-    "compile_cache.created": 1.6,
-    "config.changed": 1.8,
-    "file.patched": 2.0,
-    "code.changed": 2.2,
+    "compile_cache.cleared": 1.4,
+    "compile_cache.created": 1.5,
+    "file.patched": 1.6,
+    "code.changed": 1.8,
+    "config.changed": 2.0,
     "code.commit": 3.0,
     "data.changed": 3.5,
     "system.packages": 4.5,
@@ -31,6 +31,10 @@ NVIDIA_WEIGHT = 0.6
 LOADED = ("package.replaced", "package.removed", "file.patched", "code.changed", "code.commit")
 """Kinds that a running process does not notice: it keeps what it loaded."""
 NOT_NOTICED = 4.0
+CLOSENESS = 0.3
+COMPILES = ("is_fx_symbolic_tracing", "torch.compile", "_dynamo", "_inductor", "flex_attention")
+"""Words of a changed line that has to do with compiling: such an edit is likelier than another."""
+COMPILES_BONUS = 0.8
 SLACK_S = 2.0
 
 
@@ -44,21 +48,30 @@ class Cause:
 
 def candidates(change: RateChange, events: Sequence[Event]) -> list[Cause]:
     """Changes in the window of a change of level, likeliest first."""
-    low, high = change.last_good_ns / clock.NS, change.first_bad_ns / clock.NS
+    low, high = change.window_ns / clock.NS, change.first_bad_ns / clock.NS
     found = []
     for event in events:
         weight = weight_of(event)
-        # Before the last good row and after the first bad one it cannot be the cause.
-        if weight is None or end_of(event) < low - SLACK_S or start_of(event) > high + SLACK_S:
+        # What was so before the good run, or came after the first bad line, cannot be the cause.
+        if weight is None or start_of(event) > high + SLACK_S:
+            continue
+        if end_of(event) <= low if change.restarted else end_of(event) < low - SLACK_S:
             continue
         if event.time is None:
             weight += 1.0  # only "before" is known of it
         if not change.restarted and event.kind in LOADED:
             weight += NOT_NOTICED
         minutes = max(0.0, high - end_of(event)) / 60
-        found.append(Cause(event, weight + 0.5 * math.log10(1 + minutes)))
+        if event.kind in ("code.changed", "file.patched") and _compiles(event):
+            weight -= COMPILES_BONUS
+        found.append(Cause(event, weight + CLOSENESS * math.log10(1 + minutes)))
     found.sort(key=lambda cause: (cause.score, cause.event.kind, cause.event.subject))
     return _one_a_subject(found)
+
+
+def _compiles(event: Event) -> bool:
+    text = " ".join([event.summary, *(item.value for item in event.evidence)])
+    return any(word in text for word in COMPILES)
 
 
 def weight_of(event: Event) -> float | None:
@@ -71,8 +84,11 @@ def weight_of(event: Event) -> float | None:
 
 
 def _one_a_subject(causes: Iterable[Cause]) -> list[Cause]:
-    """The likeliest event of each kind and subject: three edits of one file are one reason to look at it."""
+    """The likeliest event of each kind and subject: three edits of one file are one reason to look at it, and a cache
+    that was cleared and made anew is one cache."""
     kept: dict[tuple[str, str], Cause] = {}
     for cause in causes:
-        kept.setdefault((cause.event.kind, cause.event.subject), cause)
+        kind, subject = cause.event.kind, cause.event.subject
+        key = ("compile_cache", "") if kind.startswith("compile_cache.") else (kind, subject)
+        kept.setdefault(key, cause)
     return list(kept.values())

@@ -9,7 +9,7 @@ from envguard import clock
 from envguard.acquire.checkpoints import Checkpoint
 from envguard.model.event import Event, Finding, PackageChange, Requirement, Transaction
 from envguard.timeline.events import is_copy
-from envguard.timeline.happening import end_of
+from envguard.timeline.happening import end_of, start_of
 from envguard.timeline.packages import Packages, Swap
 
 STACK = ("torch", "triton", "pytorch-triton", "torchvision", "torchaudio", "flash-attn", "xformers", "transformers")
@@ -51,7 +51,11 @@ def importance(name: str) -> int:
 
 
 def swap_findings(
-    packages: Packages, checkpoint: Checkpoint | None, saved: Event | None, since: float | None
+    packages: Packages,
+    events: Sequence[Event],
+    checkpoint: Checkpoint | None,
+    saved: Event | None,
+    since: float | None,
 ) -> list[Draft]:
     """One finding a run that replaced or removed packages; after `since` (s), where it is given."""
     drafts = []
@@ -66,8 +70,25 @@ def swap_findings(
         gone = [
             event for event in packages.events if event.transaction == group.id and event.kind == "package.removed"
         ]
-        drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved))
+        earlier = _replaced_before(swaps[0], events, checkpoint)
+        drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved, earlier))
     return drafts
+
+
+def _replaced_before(lead: Swap, events: Sequence[Event], checkpoint: Checkpoint | None) -> Event | None:
+    """A swap of the same package that may lie between the checkpoint and this one."""
+    if checkpoint is None:
+        return None
+    low, high = checkpoint.saved_ns / clock.NS, lead.group.start_ns / clock.NS
+    found = [
+        event
+        for event in events
+        if (event.kind, event.subject) == ("package.replaced", lead.change.name)
+        and event.id != lead.event.id
+        and end_of(event) >= low
+        and start_of(event) <= high
+    ]
+    return found[0] if found else None
 
 
 def gap(lead: Swap, checkpoint: Checkpoint) -> str:
@@ -78,7 +99,12 @@ def gap(lead: Swap, checkpoint: Checkpoint) -> str:
 
 
 def _swap_finding(
-    swaps: list[Swap], gone: list[Event], run: Transaction, checkpoint: Checkpoint | None, saved: Event | None
+    swaps: list[Swap],
+    gone: list[Event],
+    run: Transaction,
+    checkpoint: Checkpoint | None,
+    saved: Event | None,
+    earlier: Event | None,
 ) -> Draft:
     lead = swaps[0]
     title = gap(lead, checkpoint) if checkpoint is not None else f"{lead.change.name} replaced"
@@ -93,14 +119,23 @@ def _swap_finding(
     parts += _build_before(lead)
     events = [swap.event for swap in swaps]
     if checkpoint is not None and saved is not None:
-        parts.append(f"{checkpoint.name} was saved before it: it comes from the build before.")
+        if earlier is None:
+            parts.append(f"{checkpoint.name} was saved before the swap: it is clean, of the build before.")
         events.insert(0, saved)
+    caveats = _caveats(lead, checkpoint)
+    if checkpoint is not None and earlier is not None:
+        told = f"{earlier.from_ or '?'} → {earlier.to or '?'}"
+        caveats = (
+            f"it was replaced once more around then ({told}): {checkpoint.name} may be of the one before",
+            *caveats,
+        )
+        events.append(earlier)
     return Draft(
         (0, importance(lead.change.name), -float(lead.group.start_ns)),
         title,
         " ".join(parts),
         (*events, *gone),
-        _caveats(lead, checkpoint),
+        caveats,
     )
 
 
@@ -157,14 +192,13 @@ def _caveats(lead: Swap, checkpoint: Checkpoint | None) -> tuple[str, ...]:
     found = []
     if lead.event.confidence == "weak":
         found.append(lead.was_there or "the date of this install rests on one weak witness")
-    for other in lead.previous[1:3]:
+    for path in lead.twins[:2]:
+        found.append(
+            f"another build bears the same version {lead.change.from_} ({path}): go by build, not by version"
+        )
+    for other in [item for item in lead.previous[1:3] if item.first("archive") not in lead.twins]:
         path = other.first("archive") or other.sightings[0].evidence[0].path
-        if other.version.full == lead.change.from_:
-            found.append(
-                f"another build bears the same version {other.version.full} ({path}): go by build, not version"
-            )
-        else:
-            found.append(f"{WITNESS[other.sightings[0].source]} names {other.version.full} ({path})")
+        found.append(f"{WITNESS[other.sightings[0].source]} names {other.version.full} ({path})")
     if checkpoint is not None and is_copy(checkpoint):
         found.append(f"{checkpoint.name} was copied here: its time is what the copy kept")
     return tuple(found)

@@ -30,7 +30,9 @@ class RateChange:
     after: Segment
     event: Event
     log: TrainLog
-    last_good_ns: int
+    window_ns: int
+    """From when on a change may be the cause: a process keeps what it loaded, so that after a new start everything
+    counts since the good run began; without one, since its last good line."""
     first_bad_ns: int
     restarted: bool
 
@@ -93,8 +95,10 @@ def throughput_events(rates: Throughput) -> tuple[list[Event], list[RateChange]]
             precision_s=LOG_PRECISION_S, from_=rate_text(before.rate), to=rate_text(after.rate),
         )  # fmt: skip
         events.append(event)
-        changes.append(RateChange(before, after, event, log, good, bad, before.run != after.run))
-    events += _held_events(rates)
+        restarted = before.run != after.run
+        window = rates.time(rates.runs[before.run].first) if restarted else good
+        changes.append(RateChange(before, after, event, log, window or good, bad, restarted))
+    events += [*_held_events(rates), *_setting_events(rates)]
     return events, changes
 
 
@@ -109,13 +113,33 @@ def _name(path: str) -> str:
     return posixpath.basename(path)
 
 
+def _setting_events(rates: Throughput) -> Iterable[Event]:
+    """Settings that a row carries, changed together: one event for all that changed at one row."""
+    log = rates.log
+    by_row: dict[int, list[tuple[str, str, str]]] = {}
+    for name in SETTINGS:
+        held = [item for item in log.held if item.field == name]
+        if len(held) <= FEW_VALUES:
+            for old, new in pairwise(held):
+                by_row.setdefault(new.row, []).append((name, old.value, new.value))
+    for row, changed in sorted(by_row.items()):
+        before, after = rates.time(row - 1), rates.time(row)
+        if before is None or after is None:
+            continue
+        text = ", ".join(f"{log.fields[name]} {_number(old)} → {_number(new)}" for name, old, new in changed)
+        evidence = [
+            _at(log, at, name, value) for name, old, new in changed for at, value in ((row - 1, old), (row, new))
+        ]
+        yield make_event("config.changed", "settings", min(before, after), after, f"{text} ({_name(log.path)})",
+                         evidence, precision_s=LOG_PRECISION_S)  # fmt: skip
+
+
 def _held_events(rates: Throughput) -> Iterable[Event]:
-    """Data that grew and settings that changed, each between the last row with the old value and the first with the
+    """Data that grew and a cache that shrank, each between the last row with the old value and the first with the
     new."""
     log = rates.log
     for field, kind, label in (
         ("samples", "data.changed", "samples"),
-        *((name, "config.changed", name) for name in SETTINGS),
         ("compile_cache", "compile_cache.cleared", "MB of compile cache"),
     ):
         held = [item for item in log.held if item.field == field]
@@ -132,7 +156,7 @@ def _held_events(rates: Throughput) -> Iterable[Event]:
                 label,
                 min(before, after),
                 after,
-                f"{_name(log.path)}: {label} {_number(old.value)} → {_number(new.value)}",
+                f"{_number(old.value)} → {_number(new.value)} {label} ({_name(log.path)})",
                 [_at(log, new.row - 1, field, old.value), _at(log, new.row, field, new.value)],
                 precision_s=LOG_PRECISION_S,
                 from_=_number(old.value),

@@ -27,6 +27,8 @@ class Swap:
     previous: tuple[Previous, ...]
     was_there: str | None
     """Why an earlier version must have been there although none is known by number."""
+    twins: tuple[str, ...] = ()
+    """Where other builds lie that bear the version of the build before: not what was there."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,19 @@ def _swap(
         to=new.full,
         transaction=group.id,
     )
-    return Swap(event, change, group, candidates, was_there)
+    return Swap(event, change, group, candidates, was_there, _twins(install.name, before, known))
+
+
+def _twins(name: str, before: Previous | None, known: tuple[Sighting, ...]) -> tuple[str, ...]:
+    build = before.first("build") if before is not None else None
+    if before is None or build is None:
+        return ()
+    found = {
+        item.archive
+        for item in known
+        if item.name == name and item.version.full == before.version.full and item.build not in (None, build)
+    }
+    return tuple(sorted(path for path in found if path is not None))
 
 
 def _was_there(install: Install, group: Group, graph: Graph, installs: dict[str, Install]) -> str | None:

@@ -13,28 +13,28 @@ from envguard.timeline.happening import end_of, start_of
 from envguard.timeline.log_events import RateChange, baseline_text
 from envguard.timeline.throughput import rate_text
 
-SHOWN = 4
+SHOWN = 6
 MOST_FINDINGS = 6
-FELL = 0.95
+FELL = 0.9
 BEFORE_CRASH_S = 7 * 86400.0
 SPEAKS_AGAINST = {
-    "data.changed": "the data changed too ({summary}): other lengths alone change tok/s",
-    "compile_cache.cleared": "the compile cache vanished too ({summary}): a cold start compiles everything anew",
-    "compile_cache.created": "the compile cache is no older ({summary}): a cold start compiles everything anew",
-    "code.changed": "the code was changed too ({summary})",
-    "code.commit": "the code was changed too ({summary})",
-    "file.patched": "an installed file was patched too ({summary})",
-    "config.changed": "a setting was changed too ({summary}), which alone changes tok/s",
-    "package.replaced": "{subject} was replaced too ({from_} → {to})",
+    "data.changed": "the data changed too, and other lengths alone change tok/s: {summary}",
+    "compile_cache.cleared": "the compile cache vanished too, and a cold start compiles all anew: {summary}",
+    "compile_cache.created": "the compile cache is no older than that, and a cold start compiles all anew: {summary}",
+    "code.changed": "the code was changed too: {summary}",
+    "code.commit": "the code was changed too: {summary}",
+    "file.patched": "an installed file was patched too: {summary}",
+    "config.changed": "settings were changed too, which alone changes tok/s: {summary}",
+    "package.replaced": "{subject} was replaced too: {from_} → {to}",
     "package.removed": "{subject} was removed too",
-    "system.driver": "the driver changed too ({summary})",
+    "system.driver": "the driver changed too: {summary}",
     "system.boot": "the machine was booted between",
-    "system.packages": "system packages changed too ({summary})",
+    "system.packages": "system packages changed too: {summary}",
 }
 
 
 def fall_findings(changes: Sequence[RateChange], events: Sequence[Event]) -> list[Draft]:
-    """One finding a fall of throughput, the deepest first."""
+    """One finding a fall of throughput; of many the deepest."""
     falls = sorted((change for change in changes if change.factor < FELL), key=lambda change: change.factor)
     return [_fall(change, candidates(change, events)) for change in falls[:MOST_FINDINGS]]
 
@@ -42,28 +42,26 @@ def fall_findings(changes: Sequence[RateChange], events: Sequence[Event]) -> lis
 def _fall(change: RateChange, causes: list[Cause]) -> Draft:
     log = change.log
     title = f"throughput fell from {rate_text(change.before.rate)} to {rate_text(change.after.rate)}"
-    title += f" at step {log.step[change.after.first]}"
-    apart = clock.span((change.first_bad_ns - change.last_good_ns) / clock.NS)
+    title += " with a new run" if change.restarted else f" at step {log.step[change.after.first]}"
+    apart = clock.span((change.first_bad_ns - change.window_ns) / clock.NS)
+    window = (
+        f"the {apart} from the start of the good run to the first bad line (a process keeps what it loaded)"
+        if change.restarted
+        else f"the {apart} between the last good line and the first bad one"
+    )
     says = [f"Before: {baseline_text(log, change.before)}, steady over {change.before.rows:,} lines."]
     if causes:
-        says.append(f"In the {apart} between the last good line and the first bad one, likeliest first:")
-        says.append(
-            "; ".join(f"({place}) {_told(cause.event)}" for place, cause in enumerate(causes[:SHOWN], 1)) + "."
-        )
+        says.append(f"Likeliest of what changed in {window}: {causes[0].event.summary}.")
     else:
-        says.append(f"No witness knows of a change in the {apart} between the last good line and the first bad one.")
+        says.append(f"No witness knows of a change in {window}.")
     shown = [cause.event for cause in causes[:SHOWN]]
     return Draft(
-        (2, change.factor),
+        (2, float(change.first_bad_ns)),
         title,
         " ".join(says),
         (change.event, *shown),
         tuple(_caveats(change, causes)),
     )
-
-
-def _told(event: Event) -> str:
-    return f"{event.kind}: {event.summary}"
 
 
 def _caveats(change: RateChange, causes: list[Cause]) -> list[str]:
@@ -102,7 +100,8 @@ def _before(event: Event, events: Sequence[Event], kinds: tuple[str, ...]) -> li
         other
         for other in events
         if other.kind in kinds
-        and start_of(other) <= end_of(event)
+        # Of data it is only known when the log next told of it: it may have grown before.
+        and (start_of if other.kind == "data.changed" else end_of)(other) <= end_of(event)
         and end_of(event) - start_of(other) < BEFORE_CRASH_S
     ]
     return earlier[-3:]
@@ -146,7 +145,8 @@ def _oom(event: Event, events: Sequence[Event]) -> Draft:
 
 
 def _title(event: Event) -> str:
-    return event.summary if len(event.summary) <= 100 else event.summary[:97] + "…"
+    """`out of memory on GPU 6 (train.log)`: the summary's middle part, between the log's name and its own words."""
+    return f"{event.summary.split(': ')[1]} ({event.subject})"
 
 
 def loss_findings(logs: Sequence[TrainLog], events: Sequence[Event], since: float | None) -> list[Draft]:

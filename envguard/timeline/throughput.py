@@ -11,8 +11,8 @@ from envguard.acquire.train_log import TrainLog
 from envguard.clock import NS
 from envguard.timeline.changepoints import change_points
 
-LEAST_CHANGE = 0.05
-"""A change of level below five per cent is no event."""
+LEAST_CHANGE = 0.1
+"""A change of level below ten per cent is no event: other lengths in the batches alone make as much."""
 WARM_UP_ROWS = 20
 WARM_UP_FRACTION = 0.85
 GAP_FACTOR, GAP_LEAST_NS = 20, 120 * NS
