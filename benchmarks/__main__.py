@@ -1,0 +1,30 @@
+"""`python -m benchmarks [NAME [OPTIONS]]`: what the README claims, measured again; without a name, everything."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+BENCHMARKS = {
+    "record": "snapshots and stamps on an environment of 148 packages, beside other tools",
+    "drafter": "the drafter's step against its FLOP floor",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one benchmark with its options, or all of them as they come."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(__doc__)
+        for name, says in BENCHMARKS.items():
+            print(f"  {name:<10}{says}")
+        return 0
+    if arguments and arguments[0] not in BENCHMARKS:
+        print(f"error: no benchmark {arguments[0]!r}\nhint: there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    chosen = [(arguments[0], arguments[1:])] if arguments else [(name, []) for name in BENCHMARKS]
+    codes = [importlib.import_module(f"benchmarks.{name}").main(options) for name, options in chosen]
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
