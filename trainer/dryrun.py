@@ -82,13 +82,11 @@ def shapes_table(sizes: Sizes) -> Table:
     S, Q, H = sizes.length, sizes.queries, sizes.drafter.hidden_size
     keys = S + Q
     blocks = f"{-(-Q // FLEX_BLOCK)} x {-(-keys // FLEX_BLOCK)}"
-    model, shape = sizes.config.model, sizes.drafter
+    model, shape, target = sizes.config.model, sizes.drafter, sizes.target
     table = Table("shapes", "", show_header=True, title="Shapes of the longest row")
-    windows = ", ".join(
-        "full" if shape.window(kind) is None else str(shape.window(kind)) for kind in shape.layer_types
-    )
+    windows = ", ".join(str(shape.window(kind) or "full") for kind in shape.layer_types)
     rows = {
-        "target": f"{sizes.target.name}: {sizes.target.num_layers} layers, H {H}, vocabulary {sizes.target.vocab_size}",
+        "target": f"{target.name}: {target.num_layers} layers, H {H}, vocabulary {target.vocab_size}",
         "taps (layers, 0-based)": ", ".join(map(str, shape.taps)),
         "hidden states [S, K * H]": f"[{S}, {len(shape.taps) * H}]",
         "draft tokens Q = A x B": f"{model.anchors} x {shape.block_size} = {Q}",

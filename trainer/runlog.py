@@ -5,13 +5,13 @@ After a resume the steps since the checkpoint are run and logged again; the late
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from trainer.config import Config
+from trainer.files import cut_torn_line
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +80,8 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a+b")  # noqa: SIM115 - lives as long as the run
-        _cut_torn_line(self._file.fileno(), path)
+        self._file = path.open("ab")
+        cut_torn_line(path)
 
     def write(self, record: StepRecord) -> None:
         """Appends one line in one write."""
@@ -91,13 +91,6 @@ class JsonLines:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-
-def _cut_torn_line(handle: int, path: Path) -> None:
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.ftruncate(handle, whole)
 
 
 class TensorBoard:
