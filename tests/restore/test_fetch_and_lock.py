@@ -1,0 +1,160 @@
+"""Downloads by hash from an index on the loopback address, and locks that uv installs from."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.pylock import Pylock
+
+from envguard.acquire.host import LiveHost
+from envguard.acquire.uv_cache import cache_directories, index_digest, read_caches
+from envguard.config import Config
+from envguard.demo.index import serve_index
+from envguard.demo.stage import Stage
+from envguard.demo.wheels import stand_in_torch
+from envguard.errors import NotDetermined, UsageError
+from envguard.restore import service
+from envguard.restore.locking import lock_text
+from tests.restore.conftest import Swapped, fingerprint, tree
+
+
+@pytest.fixture
+def bare(swapped: Swapped) -> Swapped:
+    """Nothing on the machine holds the old build any more."""
+    shutil.rmtree(swapped.stage.cache)
+    return swapped
+
+
+def test_without_the_flag_nothing_is_downloaded(
+    bare: Swapped, story_wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve_index(story_wheels) as index:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+        (missing,) = service.find_and_plan(bare.request()).missing
+    assert "not on this machine" in missing.why
+    assert not (bare.state / "fetched").exists()
+
+
+def test_what_is_missing_is_fetched_and_held_against_the_stamp(
+    bare: Swapped, story_wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve_index(story_wheels) as index:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+        outcome = bare.restore(fetch=True)
+    assert (outcome.failure, outcome.verified) == (None, True)
+    assert outcome.chosen["torch"].place == "fetched"
+    assert "2.11.0+cu128" in bare.torch_says()
+
+
+def test_another_build_of_that_version_is_not_taken(
+    bare: Swapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_torch(tmp_path / "index", "2.11.0+cu128", seed="not the one")
+    before = tree(bare.stage.venv)
+    with serve_index(tmp_path / "index") as index:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+        plan = service.find_and_plan(bare.request(fetch=True))
+    assert plan.missing
+    assert any("it is build" in note for note in plan.notes)
+    assert tree(bare.stage.venv) == before
+    assert not list((bare.state / "fetched").iterdir())
+
+
+def test_a_locks_own_url_is_used_and_its_hash_decides(bare: Swapped, story_wheels: Path, tmp_path: Path) -> None:
+    (wheel,) = story_wheels.glob("torch-2.11.0+cu128-*.whl")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = bare.stage.project / "pylock.toml"
+    with serve_index(story_wheels) as index:
+        url = index.replace("/simple/", f"/files/{wheel.name.replace('+', '%2B')}")
+        lock.write_text(
+            'lock-version = "1.0"\ncreated-by = "test"\n[[packages]]\nname = "torch"\nversion = "2.11.0+cu128"\n'
+            f'wheels = [{{ name = "{wheel.name}", url = "{url}", hashes = {{ sha256 = "{digest}" }} }}]\n'
+        )
+        done = bare.stage.envguard("restore", "pylock.toml", "-y", "--fetch")
+        assert done.returncode == 0, done.stderr
+        assert "2.11.0+cu128" in bare.torch_says()
+        bare.stage.install("torch==2.11.0+cu130")
+        lock.write_text(lock.read_text().replace(digest, "1" * 64))
+        shutil.rmtree(bare.stage.cache)
+        before = tree(bare.stage.venv)
+        refused = bare.stage.envguard("restore", "pylock.toml", "-y", "--fetch")
+    assert refused.returncode == 4
+    assert "its sha256 is" in refused.stdout
+    assert tree(bare.stage.venv) == before
+
+
+@pytest.fixture
+def fetched_stage(stage: Stage, story_wheels: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Stage, str]:
+    monkeypatch.setenv("UV_CACHE_DIR", str(stage.cache))
+    with serve_index(story_wheels) as index:
+        stage.install("torch==2.11.0+cu128", "transformers==5.6.0", index=index)
+    for wheel in story_wheels.iterdir():
+        (stage.wheels / wheel.name).symlink_to(wheel)
+    return stage, index
+
+
+def test_uvs_name_of_an_index_is_its_digest(fetched_stage: tuple[Stage, str]) -> None:
+    stage, index = fetched_stage
+    (folder,) = (path for path in stage.cache.glob("wheels-v*/index/*") if path.is_dir())
+    assert folder.name == index_digest(index)
+
+
+def test_a_lock_of_what_is_installed_is_valid_and_uv_installs_from_it(
+    fetched_stage: tuple[Stage, str], tmp_path: Path
+) -> None:
+    stage, index = fetched_stage
+    done = stage.envguard("snapshot", "--lock", "pylock.now.toml", "-q", extra={"UV_DEFAULT_INDEX": index})
+    assert done.returncode == 0, done.stderr
+    path = stage.project / "pylock.now.toml"
+    lock = Pylock.from_dict(tomllib.loads(path.read_text()))
+    lock.validate()
+    assert {package.name: package.index for package in lock.packages} == {
+        "torch": index,
+        "triton": index,
+        "transformers": index,
+    }
+    for package in lock.packages:
+        (wheel,) = package.wheels or ()
+        assert re.fullmatch(r"[0-9a-f]{64}", wheel.hashes["sha256"])
+    stage.install("transformers==5.8.1")
+    stage.uv("pip", "install", "--offline", "--python", str(stage.python), "--reinstall", "-r", str(path))
+    assert "5.6.0" in (stage.site / "transformers" / "__init__.py").read_text()
+    stage.install("transformers==5.8.1")
+    restored = stage.envguard("restore", "pylock.now.toml", "-y")
+    assert restored.returncode == 0, restored.stderr
+    assert "5.6.0" in (stage.site / "transformers" / "__init__.py").read_text()
+
+
+def test_what_cannot_be_locked_is_named_and_no_lock_is_written(torch_stage: Stage) -> None:
+    # Installed from a folder: uv keeps no hash of such wheels.
+    done = torch_stage.envguard("snapshot", "--lock", "pylock.toml", "-q")
+    assert done.returncode == 3
+    assert "torch 2.11.0+cu128" in done.stderr
+    assert not (torch_stage.project / "pylock.toml").exists()
+
+
+def test_a_name_that_no_installer_reads_is_refused(torch_stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_CACHE_DIR", str(torch_stage.cache))
+    host = LiveHost()
+    caches = read_caches(host, cache_directories(host, None, Config()))
+    with pytest.raises(UsageError):
+        lock_text("lock.toml", fingerprint(torch_stage), caches)
+    with pytest.raises(NotDetermined):
+        lock_text("pylock.toml", fingerprint(torch_stage), caches)
+
+
+def test_the_shipped_locks_are_valid() -> None:
+    folder = Path(__file__).parents[2] / "lockfiles"
+    locks = sorted(folder.glob("pylock.*.toml"))
+    assert locks
+    for path in locks:
+        lock = Pylock.from_dict(tomllib.loads(path.read_text()))
+        lock.validate()
+        for package in lock.packages:
+            assert package.index
+            assert all("sha256" in wheel.hashes for wheel in package.wheels or ())
