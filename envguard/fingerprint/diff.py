@@ -68,10 +68,16 @@ def report(
     return DiffReport(a=a, b=b, match=match, drifts=tuple(drifts), unknown=tuple(undetermined))
 
 
-def order(drift: Drift) -> tuple[int, int, int, str]:
-    """Sort key: the worst first, then by what it does, by facet, by subject."""
+def order(drift: Drift) -> tuple[int, bool, int, int, str]:
+    """Sort key: the worst first; torch before what came with it; then by what it does, by facet, by subject."""
     facets = (*_FIRST, *FACETS)
-    return _SEVERITY[drift.severity], _EFFECT[drift.effect], facets.index(drift.facet), drift.subject
+    return (
+        _SEVERITY[drift.severity],
+        (drift.facet, drift.subject) != ("torch", "torch"),
+        _EFFECT[drift.effect],
+        facets.index(drift.facet),
+        drift.subject,
+    )
 
 
 def differences(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from envguard.fingerprint.requirements import Requirements, check_requirements
@@ -12,6 +13,7 @@ from envguard.model.fingerprint import Fingerprint, Package, Torch
 
 TRITONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm")
 _FILES_NAMED = 4
+_CUDA_MAJOR = re.compile(r"-cu\d+$")
 
 
 def facet_of(name: str) -> Facet:
@@ -39,7 +41,13 @@ def full_version(fingerprint: Fingerprint, package: Package) -> str | None:
 def package_changes(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:
     """Every difference in packages, CUDA wheels and the torch build."""
     before, after = picked(a), picked(b)
-    for name in sorted(before.keys() | after.keys()):
+    renamed = _renamed(before, after)
+    for name, other in sorted(renamed.items()):
+        was, now = before[name], after[other]
+        yield Change(
+            "cuda", _CUDA_MAJOR.sub("", other), "changed", f"{was.version} ({name})", f"{now.version} ({other})"
+        )
+    for name in sorted((before.keys() | after.keys()) - renamed.keys() - set(renamed.values())):
         old, new = before.get(name), after.get(name)
         if old is None and new is not None:
             yield Change(facet_of(name), name, "added", None, full_version(b, new))
@@ -53,6 +61,13 @@ def package_changes(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown
     yield from _cuda_build(a, b)
     yield from _shadowed(a, b)
     yield from _requirements(a, b)
+
+
+def _renamed(before: dict[str, Package], after: dict[str, Package]) -> dict[str, str]:
+    """CUDA wheels that another CUDA brings under another name: nvidia-cublas-cu12 → nvidia-cublas."""
+    gone = {_CUDA_MAJOR.sub("", name): name for name in before.keys() - after.keys() if facet_of(name) == "cuda"}
+    come = {_CUDA_MAJOR.sub("", name): name for name in after.keys() - before.keys() if facet_of(name) == "cuda"}
+    return {gone[library]: come[library] for library in gone.keys() & come.keys()}
 
 
 def _between(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iterator[Change | Unknown]:

@@ -132,7 +132,7 @@ RULES: tuple[Rule, ...] = (
     Rule("cuda", "changed|rebuilt|patched", "nvidia-nccl*", "block", "numerics",
          "NCCL chooses the order of reductions: another build rounds differently, and all nodes must agree on it"),
     Rule("cuda", "changed|rebuilt|patched", "*", "block", "performance",
-         "another build of {subject} under the same torch"),
+         "another build of {subject}, which torch loads at run time"),
     Rule("cuda", "removed", "*", "block", "breaks", "{subject} is gone: torch loads it at run time"),
     Rule("cuda", "added", "*", "warn", "breaks",
          "{subject} was not there: a second copy of a CUDA library can be loaded instead of the first"),

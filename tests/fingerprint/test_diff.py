@@ -159,6 +159,19 @@ def test_triton_and_runtime_libraries() -> None:
     assert grade(a, "cuda", "nvidia-nvtx-cu12", b) == ("warn", "breaks")
 
 
+def test_cuda_wheels_under_another_name_are_a_change() -> None:
+    a = with_packages(package("nvidia-cublas-cu12", "12.8.4.1"), package("nvidia-nvtx-cu12", "12.8.90"))
+    b = with_packages(
+        package("torch", "2.11.0+cu130"), package("nvidia-cublas", "13.0.0.19"), torch=torch("2.11.0+cu130", "13.0")
+    )
+    found = drifts(b, a)
+    change = found["cuda", "nvidia-cublas"]
+    assert (change.a, change.b) == ("12.8.4.1 (nvidia-cublas-cu12)", "13.0.0.19 (nvidia-cublas)")
+    assert ("cuda", "nvidia-cublas-cu12") not in found
+    assert found["cuda", "nvidia-nvtx-cu12"].effect == "breaks"
+    assert next(iter(found)) == ("torch", "torch"), "the cause is told before what came with it"
+
+
 def test_transformers_is_numerics() -> None:
     b = with_packages(package("transformers", "5.8.1"))
     drift = drifts(b)["packages", "transformers"]
