@@ -75,8 +75,15 @@ class Sources:
             now = _identities(host, roots)
             if now != watched:
                 # The folder itself was replaced (`uv venv --clear`): the watch is on one that is gone.
-                self.put(set(paths))
-                self._inotify(host, [path for path in paths if now.get(path)], recursive)
+                self.put(set(roots))
+                self._listen_again(host, paths, roots, recursive)
+                return
+
+    def _listen_again(self, host: Host, paths: list[str], roots: list[str], recursive: bool) -> None:
+        while not self._stop.wait(1.0):
+            if all(_identities(host, roots).values()):
+                self.put(set(roots))  # what has come into it before we listened again
+                self._inotify(host, paths, recursive)
                 return
 
     def _poll(self, host: Host, paths: Iterable[str]) -> None:

@@ -84,7 +84,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._installed = installs.scan(host, watched.env.site)
         self._stats = self._look_at_files()
-        self._counts = self._count_caches()
+        self._most = self._count_caches()
         self._suspects: tuple[Actor, ...] = ()
         self.ready = threading.Event()
 
@@ -163,7 +163,8 @@ class Watch:
     def _suspect(self) -> None:
         """Who could be doing it, taken now: in a moment they may have ended."""
         if self._witness is None:
-            self._suspects = candidates(self._host, frozenset({os.getpid(), self._pid}))
+            roots = (self._watched.env.prefix, *self._watched.env.site, *self._watched.code)
+            self._suspects = candidates(self._host, roots, frozenset({os.getpid(), self._pid}))
 
     # --- what it means ---
 
@@ -176,7 +177,7 @@ class Watch:
             self._packages(site, opened)
         if code:
             shown = _some(sorted(os.path.basename(path) for path in code))
-            by = self._by(os.path.basename(path) for path in code)
+            by = self._by(code, opened)
             says = f"{_count(len(code), 'file')} of the code changed at {_at(opened)}{by.phrase}: {shown}"
             self._tell(self._change("code", code[0], says, by, opened))
 
@@ -185,8 +186,8 @@ class Watch:
         after = self._installed = installs.scan(self._host, self._watched.env.site, before)
         found = installs.swaps(before, after)
         if found:
-            names = [os.path.basename(item.directory) for swap in found for item in (swap.before, swap.after) if item]
-            by = self._by(names) or By((), _installer(found))
+            folders = [item.directory for swap in found for item in (swap.before, swap.after) if item is not None]
+            by = self._by(folders, opened) or By((), _installer(found))
             says = installs.sentence(found, _at(opened), str(by) or None, self._stale(found))
             facet = "torch" if any(swap.name == "torch" for swap in found) else "packages"
             self._tell(self._change(facet, ", ".join(installs.roots(found)), says, by, opened))
@@ -198,7 +199,7 @@ class Watch:
             return
         edited = [path for path in paths if ".dist-info/" not in path and not self._is_folder(path)]
         if edited:
-            by = self._by(os.path.basename(path) for path in edited)
+            by = self._by(edited, opened)
             shown = _some(sorted(self._relative(path) for path in edited))
             says = f"{_count(len(edited), 'installed file')} changed at {_at(opened)}{by.phrase}: {shown}"
             self._tell(self._change("packages", self._relative(edited[0]).split("/")[0], says, by, opened))
@@ -236,10 +237,11 @@ class Watch:
         names = {self._relative(path).split("/")[0].lower().replace("_", "-") for path in stale}
         return tuple(swap.name for swap in found if swap.before is not None and swap.name in names)
 
-    def _by(self, names: Iterable[str]) -> By:
+    def _by(self, paths: Iterable[str], since: float) -> By:
         if self._witness is None:
             return By(self._suspects[:1])
-        return By(self._witness.who(names)[:2])
+        # inotify's word comes up to a debounce later than the kernel's.
+        return By(self._witness.who(paths, since - 2 * TICK_S)[:2])
 
     # --- what is looked at every few seconds ---
 
@@ -261,22 +263,22 @@ class Watch:
         stats = self._look_at_files()
         for facet, path in self._watched.files:
             if path in stats and path in self._stats and stats[path] != self._stats[path]:
-                by = self._by([os.path.basename(path)])
+                by = self._by([path], now - TICK_S)
                 what = "is gone since" if stats[path] is None else "changed at"
                 says = f"{facet} {path} {what} {_at(now)}{by.phrase}"
                 self._tell(self._change(facet, path, says, by))
         self._stats = {**self._stats, **stats}
-        counts = self._count_caches()
-        for path, count in counts.items():
-            was = self._counts[path]
-            if was and count * 2 < was:
-                by = self._by(["fxgraph", "aotautograd", os.path.basename(path)])
+        for path, count in self._count_caches().items():
+            # Against the most that it held, since a large cache is not cleared between two looks.
+            most = self._most[path] = max(self._most[path], count)
+            if count * 2 < most:
+                self._most[path] = count
+                by = self._by([f"{path}/fxgraph", f"{path}/aotautograd", path], now - TICK_S)
                 says = (
-                    f"compile cache {path} was cleared by {_at(now)}{by.phrase} ({was} entries, now {count}): "
+                    f"compile cache {path} was cleared at {_at(now)}{by.phrase} ({most} entries, now {count}): "
                     "the next start compiles cold"
                 )
                 self._tell(self._change("compile_cache", path, says, by))
-        self._counts = counts
 
     def _change(self, facet: str, subject: str, says: str, by: By, at: float | None = None) -> ChangeSeen:
         return ChangeSeen(time=clock.iso(at or time.time()), facet=facet, subject=subject, says=says, by=by.in_full)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from envguard.acquire.collector import redact_argv
-from envguard.acquire.host import Host, LiveHost
+from envguard.acquire.host import Host, LiveHost, Process
 
 # include/uapi/linux/fanotify.h
 _FAN_CLOEXEC, _FAN_CLASS_NOTIF, _FAN_REPORT_DFID_NAME = 0x1, 0x0, 0xC00
@@ -30,9 +30,10 @@ _MASK = (
     _FAN_CLOSE_WRITE | _FAN_MOVED_FROM | _FAN_MOVED_TO | _FAN_CREATE | _FAN_DELETE | _FAN_EVENT_ON_CHILD | _FAN_ONDIR
 )
 _INFO_DFID_NAME = 2
+_AT_FDCWD = -100
 _redact: Callable[[Sequence[str]], list[str]] = redact_argv
 _EVENT = struct.Struct("=IBBHQii")  # event_len, vers, reserved, metadata_len, mask, fd, pid
-_MOST_NAMES = 8192
+_MOST_PATHS = 8192
 _MOST_MARKS = 20_000
 _KEPT_S = 120.0
 
@@ -60,7 +61,7 @@ class Actor:
     @property
     def in_full(self) -> str:
         """With the command line, for the record."""
-        return f"{self}: {self.command}"
+        return f"{self}: {self.command}" if self.command else str(self)
 
 
 def actor_of(pid: int, argv: Sequence[str], certain: bool) -> Actor:
@@ -83,27 +84,52 @@ def program_of(argv: Sequence[str]) -> str:
     return name
 
 
-def candidates(host: Host, leave_out: frozenset[int], most: int = 2) -> tuple[Actor, ...]:
-    """Living processes that are of the kind that writes into environments, the youngest first."""
+def candidates(host: Host, roots: Sequence[str], leave_out: frozenset[int], most: int = 2) -> tuple[Actor, ...]:
+    """Living processes of the kind that writes into environments and that have to do with one of `roots`.
+
+    The youngest first. A machine has many installers at work; one that neither runs from there, nor in there, nor
+    names it, is no candidate.
+    """
     found = [
         process
         for process in host.processes()
-        if process.pid not in leave_out and process.state != "Z" and program_of(process.argv) in WRITERS
+        if process.pid not in leave_out
+        and process.state != "Z"
+        and program_of(process.argv) in WRITERS
+        and _concerns(process, roots)
     ]
     found.sort(key=lambda process: -process.started)
     return tuple(actor_of(process.pid, process.argv, certain=False) for process in found[:most])
 
 
+def _concerns(process: Process, roots: Sequence[str]) -> bool:
+    if process.environ.get("VIRTUAL_ENV") in roots or process.environ.get("CONDA_PREFIX") in roots:
+        return True
+    if any(root in word for word in process.argv for root in roots):
+        return True
+    # `uv pip install` without a word more works on the `.venv` of the folder that it is called in.
+    places = [f"{root}/" for root in roots] + [f"{os.path.dirname(root)}/" for root in roots]
+    return any(f"{path}/".startswith(tuple(places)) for path in (process.cwd, process.exe) if path is not None)
+
+
+class _FileHandle(ctypes.Structure):
+    _fields_ = (("size", ctypes.c_uint32), ("kind", ctypes.c_int32), ("data", ctypes.c_uint8 * 128))
+
+
 class KernelWitness:
-    """Listens to fanotify on a set of directories and remembers who touched which name in the last two minutes."""
+    """Listens to fanotify on a set of directories and remembers who touched which path in the last two minutes.
+
+    An event names its directory by a file handle, so that the handle of each marked directory is kept with its path.
+    """
 
     def __init__(self, descriptor: int, libc: ctypes.CDLL) -> None:
         self._descriptor = descriptor
         self._libc = libc
         self._host = LiveHost()
         self._lock = threading.Lock()
+        self._folders: dict[bytes, str] = {}
         self._seen: OrderedDict[str, tuple[float, Actor]] = OrderedDict()
-        self._actors: dict[int, tuple[float, Actor | None]] = {}
+        self._actors: dict[int, tuple[float, Actor]] = {}
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._listen, name="fanotify", daemon=True)
 
@@ -121,13 +147,25 @@ class KernelWitness:
         """Marks directories; returns how many could be. Those that are gone or refuse are left to inotify alone."""
         marked = 0
         for directory in directories:
-            if marked >= _MOST_MARKS:
+            if len(self._folders) >= _MOST_MARKS:
                 break
+            path = os.fsencode(directory)
+            handle = self._handle(path)
+            if handle is None:
+                continue
             result = self._libc.fanotify_mark(
-                self._descriptor, ctypes.c_uint(_FAN_MARK_ADD), ctypes.c_uint64(_MASK), -100, os.fsencode(directory)
+                self._descriptor, ctypes.c_uint(_FAN_MARK_ADD), ctypes.c_uint64(_MASK), _AT_FDCWD, path
             )
-            marked += result == 0
+            if result == 0:
+                self._folders[handle] = directory
+                marked += 1
         return marked
+
+    def _handle(self, path: bytes) -> bytes | None:
+        handle, mount = _FileHandle(size=128), ctypes.c_int()
+        if self._libc.name_to_handle_at(_AT_FDCWD, path, ctypes.byref(handle), ctypes.byref(mount), 0) != 0:
+            return None  # a file system without handles, or the directory has gone
+        return struct.pack("=i", handle.kind) + bytes(handle.data[: handle.size])
 
     def start(self) -> None:
         self._thread.start()
@@ -139,12 +177,13 @@ class KernelWitness:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
-    def who(self, names: Iterable[str]) -> tuple[Actor, ...]:
-        """The processes that touched files of these names, the busiest first."""
+    def who(self, paths: Iterable[str], since: float) -> tuple[Actor, ...]:
+        """The processes that touched these paths since then (s since the epoch), the busiest first."""
         counts: dict[Actor, int] = {}
         with self._lock:
-            for name in names:
-                if (entry := self._seen.get(name)) is not None:
+            for path in paths:
+                entry = self._seen.get(path)
+                if entry is not None and entry[0] >= since:
                     counts[entry[1]] = counts.get(entry[1], 0) + 1
         return tuple(sorted(counts, key=lambda actor: -counts[actor]))
 
@@ -156,48 +195,55 @@ class KernelWitness:
             self._take(os.read(self._descriptor, 1 << 16))
 
     def _take(self, data: bytes) -> None:
-        now = time.monotonic()
+        now = time.time()
         offset = 0
         while offset + _EVENT.size <= len(data):
             length, _, _, header, _, _, pid = _EVENT.unpack_from(data, offset)
-            name = _name_in(data[offset + header : offset + length])
-            actor = self._actor(pid, now) if name is not None and pid > 0 else None
-            if name is not None and actor is not None and not is_noise(name):
-                with self._lock:
-                    self._seen[name] = (now, actor)
-                    self._seen.move_to_end(name)
-                    while len(self._seen) > _MOST_NAMES or next(iter(self._seen.values()))[0] < now - _KEPT_S:
-                        self._seen.popitem(last=False)
+            place = _place_in(data[offset + header : offset + length])
             offset += length
+            if place is None or pid <= 0 or pid == os.getpid() or is_noise(place[1]):
+                continue
+            folder = self._folders.get(place[0])
+            if folder is not None:
+                self._remember(f"{folder}/{place[1]}", now, self._actor(pid, now))
 
-    def _actor(self, pid: int, now: float) -> Actor | None:
+    def _remember(self, path: str, now: float, actor: Actor) -> None:
+        with self._lock:
+            self._seen[path] = (now, actor)
+            self._seen.move_to_end(path)
+            while len(self._seen) > _MOST_PATHS or next(iter(self._seen.values()))[0] < now - _KEPT_S:
+                self._seen.popitem(last=False)
+
+    def _actor(self, pid: int, now: float) -> Actor:
         # A number may be another process's a few seconds later; within one it is not.
         known = self._actors.get(pid)
         if known is not None and now - known[0] < 1.0:
             return known[1]
         if len(self._actors) > 256:
             self._actors.clear()
-        actor = self._read(pid) or (known[1] if known is not None else None)
-        self._actors[pid] = (now, actor)
-        return actor
+        actor = self._actors[pid] = (now, self._read(pid))
+        return actor[1]
 
-    def _read(self, pid: int) -> Actor | None:
+    def _read(self, pid: int) -> Actor:
         try:
             words = os.fsdecode(self._host.read(f"/proc/{pid}/cmdline", 1 << 16)).split("\0")[:-1]
         except OSError:
-            return None  # it has ended; an earlier event may have named it
+            words = []
+        if not words:  # it ended before it could be asked: the kernel's word for its number is all there is
+            return Actor(pid, "a process that has ended", "", certain=True)
         return actor_of(pid, _redact(words), certain=True)
 
 
-def _name_in(info: bytes) -> str | None:
-    """The file name in an event's information records."""
+def _place_in(info: bytes) -> tuple[bytes, str] | None:
+    """(handle of the directory, name in it) in an event's information records."""
     offset = 0
     while offset + 4 <= len(info):
         kind, _, length = struct.unpack_from("=BBH", info, offset)
         if kind == _INFO_DFID_NAME and length >= 20:
-            (handle,) = struct.unpack_from("=I", info, offset + 12)
-            name = info[offset + 20 + handle : offset + length].split(b"\0", 1)[0]
-            return os.fsdecode(name)
+            size, handle_kind = struct.unpack_from("=Ii", info, offset + 12)
+            start = offset + 20
+            name = info[start + size : offset + length].split(b"\0", 1)[0]
+            return struct.pack("=i", handle_kind) + info[start : start + size], os.fsdecode(name)
         if length == 0:
             break
         offset += length
