@@ -44,7 +44,10 @@ DIGEST_LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class Build:
-    """What the environment would write and read: its cache tag, its triton, its GPUs; None where not known."""
+    """What the environment would write and read: its cache tag, its triton, its GPUs.
+
+    None: a tag or GPUs that are not known, a triton that is not installed.
+    """
 
     tag: str | None
     tag_unknown: str | None = None
@@ -180,7 +183,8 @@ def _read(host: Host, path: str, stat: Stat, kind: Kind, is_entry: bool) -> Seen
     if kind == "triton":
         digest, texts = host.scan(path, ('"triton_version"',), 0, 100)
         tritons = _union(match.groups() for match in map(_KERNEL_TRITON.search, texts) if match)
-        return Seen(key_of(stat), digest, tuple(f"triton {version}" for version in tritons), (), tritons)
+        writers = tuple(f"triton {version.partition('+')[0]}" for version in tritons)
+        return Seen(key_of(stat), digest, writers, (), tritons)
     digest, texts = host.scan(path, (TAG, SYSTEM), 52, 240)
     writers = _union(match.groups() for match in map(_TAG.search, texts) if match)
     gpus = _union(match.groups() for match in map(_GPU.search, texts) if match)
@@ -236,12 +240,11 @@ def content_name(digest: str) -> str:
 
 def _verdict(kind: Kind, build: Build, files: Files, seen: dict[str, Seen]) -> tuple[Verdict, str | None]:
     if not files.entries:
-        if not files.others:
-            return "EMPTY", "it holds no file"
-        return "UNKNOWN", f"{len(files.others)} files, and none that names its writer"
-    own = build.tag if kind == "inductor" else (f"triton {build.triton}" if build.triton else None)
+        # Compiled files alone are never looked up: triton's own helpers, or a run with the graph cache turned off.
+        return "EMPTY", f"no entry beside {len(files.others)} compiled files" if files.others else "it holds no file"
+    own = build.tag if kind == "inductor" else f"triton {(build.triton or 'of no kind').partition('+')[0]}"
     if own is None:
-        return "UNKNOWN", build.tag_unknown if kind == "inductor" else "the environment's triton is not known"
+        return "UNKNOWN", build.tag_unknown
     entries = [seen[path] for path in files.entries if path in seen]
     ours = sum(entry.writers == (own,) for entry in entries)
     if len(entries) < len(files.entries):

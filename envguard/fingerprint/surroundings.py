@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from dataclasses import dataclass
 
@@ -13,8 +14,8 @@ from envguard.acquire.compile_cache import Build, read_cache
 from envguard.acquire.distributions import Distributions
 from envguard.acquire.environment import Environment
 from envguard.acquire.filesets import read_filesets
-from envguard.acquire.gpu import read_gpus
-from envguard.acquire.host import Host
+from envguard.acquire.gpu import GpuFacts, read_gpus
+from envguard.acquire.host import Host, LiveHost
 from envguard.acquire.live_processes import EnvironmentProcess, read_processes
 from envguard.acquire.memo import Memo, remembered
 from envguard.acquire.section import Notes, Section, T, reason
@@ -68,7 +69,7 @@ def read_surroundings(
     """Reads every section. `torch_build` is the build identity of the installed torch, None where it is not known."""
     notes = Notes()
     torch = _take(notes, read_torch(host, env, dists, memo))
-    machine = _take(notes, read_gpus(host))
+    machine = _take(notes, _gpus_of_this_process() if wish.in_process and type(host) is LiveHost else read_gpus(host))
     processes = None if wish.in_process else _processes(host, wish, env, notes)
     if torch is not None and torch.version is not None:
         notes.take(check_pairs(torch.version, torch.cuda, read_pairs(host, torch, dists)), ())
@@ -103,6 +104,12 @@ def read_surroundings(
     )
 
 
+@functools.cache
+def _gpus_of_this_process() -> Section[GpuFacts]:
+    """Driver and GPUs as a training process has them from its start: asking NVML costs 50 ms of CPU each time."""
+    return read_gpus(LiveHost())
+
+
 def _take(notes: Notes, section: Section[T]) -> T:
     notes.take(section.problems, section.unknown)
     return section.value
@@ -124,7 +131,7 @@ def _places(
     """Compile caches of this environment, and whether each is there. Without torch there is nothing to compile.
 
     inductor's place is named even where it is empty, since a cleared cache is a cold start; triton's own default is
-    used by few and named where it exists.
+    used by few, and named where both it and a triton are there.
     """
     if torch is None and not wish.config.compile_caches:
         return ()
@@ -134,7 +141,11 @@ def _places(
             there = host.find(place.path) is not None
         except OSError:
             there = True  # its reader says why it cannot be seen
-        if there or place.kind == "inductor" or not place.default:
+        if (
+            place.kind == "inductor"
+            or not place.default
+            or (there and torch is not None and torch.triton is not None)
+        ):
             found.append((place, there))
     return tuple(found)
 

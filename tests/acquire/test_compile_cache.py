@@ -106,11 +106,12 @@ def test_an_entry_for_another_gpu_serves_this_one_nothing(root: Path) -> None:
     assert look(root, GPU_UNKNOWN).verdict == "VALID"
 
 
-def test_compiled_files_without_an_entry_name_no_writer(root: Path) -> None:
+def test_compiled_files_without_an_entry_are_nothing_to_hit(root: Path) -> None:
     (root / "24").mkdir()
     (root / "24" / "c24.py").write_text("x = 1\n")
     found = look(root)
-    assert (found.verdict, found.entries, found.files) == ("UNKNOWN", 0, 1)
+    assert (found.verdict, found.entries, found.files) == ("EMPTY", 0, 1)
+    assert found.why == "no entry beside 1 compiled files"
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_triton_s_kernels_name_their_version(root: Path) -> None:
     kernel(root, "3.5.0", "L")
     assert triton().verdict == "MIXED"
     assert triton(Build(tag=None, triton="3.7.0")).verdict == "FOREIGN"
-    assert triton(Build(tag=OURS)).verdict == "UNKNOWN"
+    assert triton(Build(tag=OURS)).verdict == "FOREIGN"
 
 
 # --- places -----------------------------------------------------------------------------------------------------

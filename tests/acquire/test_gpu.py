@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
+import subprocess
 import sys
 import time
 from types import ModuleType
@@ -13,6 +15,7 @@ import pytest
 
 from envguard.acquire import collector
 from envguard.acquire.gpu import GpuFacts, read_gpus
+from envguard.acquire.host import LiveHost
 from envguard.acquire.section import Section
 from tests.acquire.made_up import MadeUp
 
@@ -316,3 +319,33 @@ def test_a_binding_that_hangs_or_breaks_is_a_refusal(monkeypatch: pytest.MonkeyP
     binding.nvmlDeviceGetCount = lambda: "two"
     with pytest.raises(OSError, match="pynvml: TypeError"):
         collector.nvml()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not os.path.exists("/dev/nvidiactl"), reason="there is no NVIDIA GPU here")
+def test_a_real_machine_reads_as_nvidia_smi_reads_it() -> None:
+    fields = "index,name,memory.total,compute_cap,power.limit,driver_version"
+    said = subprocess.run(
+        ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    rows = [line.split(", ") for line in said.splitlines()]
+    section = read_gpus(LiveHost())
+    assert section.unknown == ()
+    assert section.value.gpus is not None
+    found = [
+        [
+            str(gpu.index),
+            gpu.name,
+            str((gpu.memory_bytes or 0) >> 20),
+            gpu.compute_capability,
+            f"{gpu.power_limit_w:.2f}",
+        ]
+        for gpu in section.value.gpus
+    ]
+    assert found == [row[:5] for row in rows]
+    assert section.value.driver is not None
+    assert section.value.driver.version == rows[0][5]
+    assert section.value.driver.agrees is True
