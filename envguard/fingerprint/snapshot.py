@@ -18,7 +18,7 @@ from envguard.acquire.section import Notes
 from envguard.config import Config
 from envguard.fingerprint.identity import fingerprint_id
 from envguard.fingerprint.packages import closely, cuda_of, judge_pth, packages_of, with_sources
-from envguard.fingerprint.surroundings import Wish, read_surroundings
+from envguard.fingerprint.surroundings import TORCH_OF, Wish, read_surroundings
 from envguard.model import plain
 from envguard.model.fingerprint import Fingerprint, Torch
 from envguard.project import Project
@@ -145,13 +145,13 @@ def remember_torch(memo: Memo, build: str | None, torch: Torch | None) -> None:
     """Keeps what was read of a torch build: a process that runs it may stamp it when its files are gone."""
     if build is not None and torch is not None:
         text = plain.encode(torch).decode()
-        if memo.get(f"torch of {build}") != text:
-            memo[f"torch of {build}"] = text
+        if memo.get(TORCH_OF + build) != text:
+            memo[TORCH_OF + build] = text
 
 
 def remembered_torch(memo: Memo, build: str | None) -> Torch | None:
     """What was read of a torch build while it lay on disk; None where nobody looked then."""
-    text = memo.get(f"torch of {build}") if build is not None else None
+    text = memo.get(TORCH_OF + build) if build is not None else None
     try:
         return msgspec.json.decode(text, type=Torch) if text is not None else None
     except msgspec.MsgspecError:

@@ -27,6 +27,8 @@ from envguard.fingerprint.pairs import check_driver, check_pairs
 from envguard.fingerprint.variables import read_variables
 from envguard.model import fingerprint as model
 
+TORCH_OF = "torch of "
+"""Before a build identity of torch: the memo's question under which a snapshot keeps what it read of that build."""
 STAMP_BUDGET = 64 << 20
 """Bytes of data that a stamp hashes at most inside a training process; `snapshot` hashes the rest."""
 
@@ -42,8 +44,6 @@ class Wish:
     probe: bool = False
     in_process: bool = False
     own_pids: frozenset[int] = frozenset()
-    builds: tuple[tuple[str, str], ...] = ()
-    """(build-id, full version) of torch libraries in earlier fingerprints."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def read_surroundings(
     notes = Notes()
     torch = _take(notes, read_torch(host, env, dists, memo))
     machine = _take(notes, _gpus_of_this_process() if wish.in_process and type(host) is LiveHost else read_gpus(host))
-    processes = None if wish.in_process else _processes(host, wish, env, notes)
+    processes = None if wish.in_process else _processes(host, wish, env, memo, notes)
     if torch is not None and torch.version is not None:
         notes.take(check_pairs(torch.version, torch.cuda, read_pairs(host, torch, dists)), ())
         notes.take(check_driver(torch.cuda, machine.driver.cuda if machine.driver else None), ())
@@ -115,13 +115,28 @@ def _take(notes: Notes, section: Section[T]) -> T:
     return section.value
 
 
-def _processes(host: Host, wish: Wish, env: Environment, notes: Notes) -> tuple[EnvironmentProcess, ...]:
+def _processes(host: Host, wish: Wish, env: Environment, memo: Memo, notes: Notes) -> tuple[EnvironmentProcess, ...]:
     # The uv cache's reader needs msgpack, which a stamp inside a training process must do without.
     from envguard.acquire.uv_cache import cache_directories
 
     caches = cache_directories(host, env, wish.config)
-    found = _take(notes, read_processes(host, env, wish.own_pids, caches, dict(wish.builds)))
+    found = _take(notes, read_processes(host, env, wish.own_pids, caches, _known_builds(memo)))
     notes.take([problem for process in found if (problem := process.as_problem()) is not None], ())
+    return found
+
+
+def _known_builds(memo: Memo) -> dict[str, str]:
+    """Build-id of a torch library → full version, of every torch that an earlier snapshot read."""
+    found: dict[str, str] = {}
+    for question, text in memo.items():
+        if not question.startswith(TORCH_OF):
+            continue
+        try:
+            torch = msgspec.json.decode(text, type=model.Torch)
+        except msgspec.MsgspecError:
+            continue  # of another version of envguard
+        if torch.version is not None:
+            found.update((build_id, torch.version) for build_id in torch.libraries.values() if build_id is not None)
     return found
 
 

@@ -138,6 +138,26 @@ def test_pairs_and_the_driver_are_held_against_torch(torch_stage: Stage, cache: 
     }  # fmt: skip
 
 
+def test_a_process_on_an_old_torch_is_named_from_what_an_earlier_snapshot_kept(
+    torch_stage: Stage, cache: Path
+) -> None:
+    host, digests = GpuMachine(environ={**environ(cache), "UV_CACHE_DIR": str(torch_stage.cache)}), Digests()
+    take(torch_stage, host, digests)
+    program = "import torch, sys; print('ready', flush=True); sys.stdin.read()"
+    command = [str(torch_stage.python), "-c", program]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        torch_stage.install("torch==2.11.0+cu130")
+        found = take(torch_stage, host, digests)
+    finally:
+        child.communicate()
+    assert found.processes is not None
+    assert [(process.pid, process.torch) for process in found.processes] == [(child.pid, "2.11.0+cu128")]
+    assert ("process-stale", str(child.pid)) in kinds(found)
+
+
 def test_a_stamp_looks_for_no_process_and_hashes_no_large_data(torch_stage: Stage, cache: Path) -> None:
     (torch_stage.project / "big.bin").write_bytes(bytes(65 << 20))
     host = GpuMachine(environ=environ(cache))
