@@ -62,27 +62,29 @@ def private_cache(root: str) -> Path:
     return path
 
 
-def refuse_eager_flex() -> None:
-    """Makes flex_attention's one warning about running uncompiled an error."""
+def refuse_eager() -> None:
+    """Makes errors of flex_attention's one warning that it runs uncompiled, and of a code object past its limit."""
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     warnings.filterwarnings("error", message=".*flex_attention called without torch.compile.*")
 
 
 class CompiledDrafter:
     """The drafter's forward, its body compiled whole with static shapes; plain where compilation is off.
 
-    Call ``freeze`` after every shape has run forward and backward: from then on a recompile is an error.
+    ``flex``: attention is compiled even so. Call ``freeze`` after every shape has run forward and backward:
+    from then on a recompile is an error.
     """
 
-    def __init__(self, drafter: Drafter, *, enabled: bool, shapes: int) -> None:
+    def __init__(self, drafter: Drafter, *, enabled: bool, shapes: int, flex: bool = False) -> None:
         self.enabled = enabled
+        self.compiles = enabled or flex
         self.frozen: CompileCounts | None = None
         self.thread = threading.get_ident()
         self.drafter = drafter
         self.body: Callable[..., Tensor] = drafter.body
-        if enabled:
-            # A code object past its limit would run eager in silence.
+        if self.compiles:
             torch._dynamo.config.recompile_limit = max(8, 2 * shapes)
-            torch._dynamo.config.fail_on_recompile_limit_hit = True
+        if enabled:
             self.body = torch.compile(drafter.body, dynamic=False, fullgraph=True)
 
     def __call__(
@@ -101,7 +103,7 @@ class CompiledDrafter:
 
     def freeze(self) -> None:
         """Forbids any further compilation in this process."""
-        if self.enabled:
+        if self.compiles:
             torch.compiler.set_stance("fail_on_recompile")
             self.frozen = CompileCounts.now()
 

@@ -55,13 +55,9 @@ class DrafterOptimizer:
         """Adds a micro-batch's gradients to the flat buffer (an fp32 drafter's backward already did)."""
         if not self.narrow:
             return
-        sums, parts = [], []
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             if parameter.grad is not None and master.grad is not None:
-                sums.append(master.grad)
-                parts.append(parameter.grad)
-        torch._foreach_add_(sums, [part.float() for part in parts])
-        for parameter in self.parameters:
+                master.grad.add_(parameter.grad)  # bf16 into fp32, without an fp32 copy of all gradients
             parameter.grad = None
 
     def step(self, step: int, denominator: float, reduce: Callable[[Tensor], None]) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer import checkpoint
 from trainer.attention import choose_backend
 from trainer.clock import Clock
-from trainer.compile import CompileCounts, CompiledDrafter, private_cache, refuse_eager_flex
+from trainer.compile import CompileCounts, CompiledDrafter, private_cache, refuse_eager
 from trainer.config import Config
 from trainer.display import open_display
 from trainer.errors import TrainerError
@@ -116,7 +116,7 @@ def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[Row
     facts, device = source.facts, place.device
     dtype = choose_dtype(config.train.dtype, device)
     enabled = config.train.compile if config.train.compile is not None else device.type == "cuda"
-    refuse_eager_flex()
+    refuse_eager()
     if enabled or device.type == "cuda":
         logger.info("compile cache: %s", private_cache(config.train.compile_cache))
     shape = DrafterShape.of(config.model, facts.shape)
@@ -127,7 +127,7 @@ def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[Row
     embedding, head = (tensor.to(device, dtype) for tensor in source.head())
     runner = RowRunner(
         drafter=drafter,
-        compiled=CompiledDrafter(drafter, enabled=enabled, shapes=len(facts.row_lengths)),
+        compiled=CompiledDrafter(drafter, enabled=enabled, shapes=2 * len(facts.row_lengths), flex=backend == "flex"),
         embedding=embedding,
         head=embedding if facts.shape.tied else head,
         backend=backend,
@@ -151,7 +151,7 @@ def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[Row
 
 def warm_up(runner: RowRunner, optimizer: DrafterOptimizer, lengths: tuple[int, ...]) -> None:
     """Compiles every shape before step 0; from then on a recompile is an error."""
-    if not runner.compiled.enabled:
+    if not runner.compiled.compiles:
         return
     for length in lengths:
         before = CompileCounts.now()

@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -44,6 +45,7 @@ def send_row(link: Link, supply: Supply, *, through_host: bool) -> None:
     send_numbers(link, [*header, round(supply.target * 1e6)])
     dist.send(_pack(batch), link.peer, group=link.control)
     dist.send((taps.cpu() if through_host else taps).contiguous(), link.peer, group=link.payload)
+    finish(taps)
 
 
 def send_end(link: Link) -> None:
@@ -70,7 +72,9 @@ def receive_row(link: Link, facts: Facts, device: torch.device, *, through_host:
     where = torch.device("cpu") if through_host else device
     taps = torch.empty(batch.length, width, dtype=facts.dtype, device=where)
     dist.recv(taps, link.peer, group=link.payload)
-    return Supply(TargetFeatures(batch, taps.to(device)), 0.0, header["microseconds"] / 1e6, header["q_pre"])
+    taps = taps.to(device)
+    finish(taps)
+    return Supply(TargetFeatures(batch, taps), 0.0, header["microseconds"] / 1e6, header["q_pre"])
 
 
 def _pack(batch: PackedBatch) -> Tensor:
@@ -90,6 +94,24 @@ def _unpack(packed: Tensor, header: dict[str, int]) -> PackedBatch:
         supervised.bool(),
         tuple(packed[4 * length :].tolist()),
     )
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """A stream for a thread's messages: on the default one, a message that waits would hold up the computation."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+        yield
+
+
+def finish(taps: Tensor) -> None:
+    """Waits until this thread's stream is through with a message, and lends the tensor to the default stream."""
+    if taps.is_cuda:
+        torch.cuda.current_stream(taps.device).synchronize()
+        # Or the allocator would give the memory to the next message while the drafter still reads it.
+        taps.record_stream(torch.cuda.default_stream(taps.device))
 
 
 class RemoteSource:
@@ -126,16 +148,15 @@ class RemoteSource:
 
     def _receive(self, rows: Iterator[int]) -> None:
         try:
-            if self._device.type == "cuda":
-                torch.cuda.set_device(self._device)
-            ended: set[int] = set()
-            for row in rows:
-                target = row % len(self._links)
-                if target not in ended and not self._take(target, row):
-                    ended.add(target)
-            for target in range(len(self._links)):
-                while target not in ended and self._take(target, None):
-                    pass
+            with own_stream(self._device):
+                ended: set[int] = set()
+                for row in rows:
+                    target = row % len(self._links)
+                    if target not in ended and not self._take(target, row):
+                        ended.add(target)
+                for target in range(len(self._links)):
+                    while target not in ended and self._take(target, None):
+                        pass
         except BaseException as error:  # handed to the loop
             self._put(error)
 
@@ -193,11 +214,10 @@ class Sender:
 
     def _send(self) -> None:
         try:
-            if self._device.type == "cuda":
-                torch.cuda.set_device(self._device)
-            while (item := self._waiting.get()) is not None:
-                drafter, supply = item
-                send_row(self._links[drafter], supply, through_host=self._through_host)
+            with own_stream(self._device):
+                while (item := self._waiting.get()) is not None:
+                    drafter, supply = item
+                    send_row(self._links[drafter], supply, through_host=self._through_host)
             for link in self._links:
                 send_end(link)
         except BaseException as error:  # handed to the loop

@@ -71,9 +71,9 @@ def test_a_new_shape_after_warm_up_is_an_error(tmp_path: Path) -> None:
 def _eager_flex() -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
-    from trainer.compile import refuse_eager_flex
+    from trainer.compile import refuse_eager
 
-    refuse_eager_flex()
+    refuse_eager()
     query = torch.zeros(1, 1, 16, 16)
     with torch.no_grad():
         flex_attention(query, query.clone(), query.clone())
