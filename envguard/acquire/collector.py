@@ -198,18 +198,30 @@ def stats(root, names):
     Links are followed, since what an import reads is what counts. A file that cannot be seen has its negative errno
     for a size, and EISDIR where it is no regular file. One flat list: half the cost of a tuple a file.
     """
+    try:
+        # Each name is looked up from here: the way to a folder deep down costs as much as the file itself.
+        folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        return [-(error.errno or errno.EIO), 0, 0, 0] * len(names)
+    try:
+        return _stats_below(folder, names)
+    finally:
+        os.close(folder)
+
+
+def _stats_below(folder, names):
     flat = []
-    prefix = root + "/"
+    look, regular = os.stat, stat_module.S_ISREG
     for name in names:
         try:
-            result = os.stat(prefix + name)
+            result = look(name, dir_fd=folder)
         except OSError as error:
             flat += (-(error.errno or errno.EIO), 0, 0, 0)
             continue
         except ValueError:  # a NUL in the name: no such file can be
             flat += (-errno.ENOENT, 0, 0, 0)
             continue
-        if stat_module.S_ISREG(result.st_mode):
+        if regular(result.st_mode):
             # Overlay and cluster file systems set the top bit of an inode: kept to what a signed number holds.
             flat += (result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino & 0x7FFFFFFFFFFFFFFF)
         else:
@@ -377,10 +389,10 @@ def _proc_text(pid, name):
         return stream.read()
 
 
-def _maps(pid):
-    """Mapped files of a process: [(path, inode, deleted, device), …], each file once."""
+def _maps(text):
+    """Mapped files in the text of a maps file: [(path, inode, deleted, device), …], each file once."""
     seen = {}  # type: dict[tuple[str, int, bool, int], None]
-    for line in os.fsdecode(_proc_text(pid, "maps")).splitlines():
+    for line in os.fsdecode(text).splitlines():
         parts = line.split(None, 5)
         if len(parts) == 6 and parts[5].startswith("/"):
             path = parts[5]
@@ -434,14 +446,18 @@ def _process(pid, under, boot, ticks):
     exe = attempt("exe", lambda: os.readlink("/proc/%s/exe" % pid), None)
     cwd = attempt("cwd", lambda: os.readlink("/proc/%s/cwd" % pid), None)
     pairs = attempt("environ", lambda: os.fsdecode(_proc_text(pid, "environ")).split("\0"), [])
-    maps = attempt("maps", lambda: _maps(pid), [])
+    maps = attempt("maps", lambda: _proc_text(pid, "maps"), b"")
     prefixes = tuple(root.rstrip("/") + "/" for root in under)
-    paths = [row[0] for row in maps] + [exe or "", (cwd or "") + "/"] + argv[:2]
+    paths = [exe or "", (cwd or "") + "/"] + argv[:2]
+    # Most processes of a machine map nothing of an environment: looking for its name costs less than parsing.
+    concerned = any(path.startswith(prefixes) for path in paths) or any(
+        b" " + os.fsencode(prefix) in maps for prefix in prefixes
+    )
     return {
         "pid": int(pid), "parent": int(fields[1]), "state": fields[0], "started": boot + int(fields[19]) / ticks,
         "uid": os.stat("/proc/%s" % pid).st_uid, "argv": redact_argv(argv), "exe": exe, "cwd": cwd,
         "environ": _visible_environment(tuple(pair.partition("=")[::2]) for pair in pairs if "=" in pair),
-        "maps": maps if prefixes and any(path.startswith(prefixes) for path in paths) else [],
+        "maps": _maps(maps) if prefixes and concerned else [],
         "refused": refused,
     }  # fmt: skip
 
@@ -509,6 +525,12 @@ def nvml():
     the machine as digests only. A GPU that fell off its bus blocks NVML for good, so that it is asked in a thread
     that may be left behind.
     """
+    if shutil.which("nvidia-smi") is None:
+        try:
+            ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            # No driver, no answer: importing pynvml to hear that costs as much as the start of a command.
+            return {"source": "pynvml", "start": ["refused", 12, "NVML Shared Library Not Found"]}
     try:
         import pynvml
     except Exception:  # not there, or a deprecated namesake whose warning is an error to its caller
