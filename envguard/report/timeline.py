@@ -20,7 +20,7 @@ STYLE = {"certain": "green", "strong": "default", "weak": "yellow"}
 WIDE = 100
 """Columns from which on a row shows its kind: below, the summary needs the room."""
 MINOR = ("package.installed", "code.commit", "system.boot", "snapshot.taken", "compile_cache.written",
-         "config.changed", "run.started", "run.ended")  # fmt: skip
+         "config.changed", "run.started", "run.ended", "system.packages")  # fmt: skip
 MOST_ROWS = 60
 """Rows shown without --all; those that a finding rests on come on top of it."""
 

@@ -23,6 +23,9 @@ from envguard.timeline.sightings import read_sightings
 from envguard.timeline.throughput import read_throughput
 
 
+SLACK_S = 0.001
+
+
 @dataclass(frozen=True)
 class Bounds:
     """What the answer is about; times in seconds since the epoch, None where unbounded."""
@@ -97,7 +100,7 @@ def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
     checkpoint = bounds.checkpoint
     saved = _saved_event(known.events, checkpoint)
     drafts = _drafts(survey, known, bounds, saved)
-    resting = {event.id for draft in drafts for event in draft.events}
+    resting = {event.id for draft in drafts for event in draft.events} | ({saved.id} if saved is not None else set())
     shown = tuple(event for event in known.events if _within(event, bounds, resting))
     told = {event.transaction for event in shown}
     return TimelineReport(
@@ -143,9 +146,10 @@ def _within(event: Event, bounds: Bounds, resting: set[str]) -> bool:
         return True
     if bounds.kinds and event.kind not in bounds.kinds:
         return False
-    if bounds.start is not None and end_of(event) < bounds.start:
+    # An event's time is told to the microsecond, the bound is the file system's: without slack they would miss.
+    if bounds.start is not None and end_of(event) < bounds.start - SLACK_S:
         return False
-    return bounds.until is None or start_of(event) <= bounds.until
+    return bounds.until is None or start_of(event) <= bounds.until + SLACK_S
 
 
 def _unknown(survey: Survey, more: tuple[Unknown, ...]) -> tuple[Unknown, ...]:

@@ -62,7 +62,7 @@ def swap_findings(
     for group in packages.groups:
         if since is not None and group.end_ns < since * clock.NS:
             continue
-        swaps = [swap for swap in packages.swaps if swap.group is group and swap.event.kind == "package.replaced"]
+        swaps = [swap for swap in packages.swaps if swap.group is group and _counts(swap)]
         run = packages.transaction(group.id)
         if not swaps or run is None:
             continue
@@ -73,6 +73,13 @@ def swap_findings(
         earlier = _replaced_before(swaps[0], events, checkpoint)
         drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved, earlier))
     return drafts
+
+
+def _counts(swap: Swap) -> bool:
+    """Whether a swap is worth a finding. That something older asks for a package does not prove that it was there
+    (`--no-deps`): without a version to name, only the stack's own packages are worth the reader's time."""
+    known = bool(swap.previous) or swap.install.survived is not None or importance(swap.change.name) <= len(STACK)
+    return swap.event.kind == "package.replaced" and known
 
 
 def _replaced_before(lead: Swap, events: Sequence[Event], checkpoint: Checkpoint | None) -> Event | None:

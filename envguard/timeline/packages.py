@@ -22,6 +22,7 @@ class Swap:
     """One package of a run, with every candidate for what it replaced."""
 
     event: Event
+    install: Install
     change: PackageChange
     group: Group
     previous: tuple[Previous, ...]
@@ -111,7 +112,7 @@ def _swap(
         to=new.full,
         transaction=group.id,
     )
-    return Swap(event, change, group, candidates, was_there, _twins(install.name, before, known))
+    return Swap(event, install, change, group, candidates, was_there, _twins(install.name, before, known))
 
 
 def _twins(name: str, before: Previous | None, known: tuple[Sighting, ...]) -> tuple[str, ...]:

@@ -56,7 +56,8 @@ def _apt_event(run: AptRun, steps: list[PackageStep], echoes: list[DpkgChange]) 
     shown = ", ".join(_step_text(step) for step in steps[:3]) + (
         f" and {len(steps) - 3} more" if len(steps) > 3 else ""
     )
-    by = "unattended upgrade" if run.command and "unattended" in run.command else (run.command or "apt")
+    command = run.command or "apt"
+    by = "unattended upgrade" if "unattended" in command else (command if len(command) <= 50 else f"{command[:47]}…")
     failed = f"; it FAILED: {run.error}" if run.error else ""
     first = steps[0] if steps else None
     started = clock.iso(run.start.start_ns // clock.NS, 0)

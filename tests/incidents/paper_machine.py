@@ -109,7 +109,8 @@ class PaperMachine:
 
     def wheel(
         self, folder: str, name: str, version: str, payload: dict[str, bytes], at: str, *,
-        requires: Sequence[str] = (), changed: str | None = None, nlink: int = 1, inodes: dict[str, int] | None = None,
+        requires: Sequence[str] = (), changed: str | None = None, nlink: int = 1,
+        inodes: dict[str, int] | None = None,
     ) -> dict[str, int]:  # fmt: skip
         """An archive of a uv cache: payload, METADATA, WHEEL, RECORD, unpacked at `at`. Returns payload inodes."""
         return self._distribution(

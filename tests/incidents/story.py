@@ -150,7 +150,8 @@ def _rows(
         at = start + timedelta(seconds=step_s * index)
         row = {
             "step": first + index, "time": at.isoformat(),
-            "loss": [round(3 + noise.gauss(0, 0.05), 4) for _ in range(3)], "tok_s": round(rate * (1 + noise.gauss(0, 0.01)), 1), **fields,
+            "loss": [round(3 + noise.gauss(0, 0.05), 4) for _ in range(3)],
+            "tok_s": round(rate * (1 + noise.gauss(0, 0.01)), 1), **fields,
         }  # fmt: skip
         lines.append(json.dumps(row) + "\n")
     return "".join(lines)
