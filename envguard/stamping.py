@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -21,7 +22,7 @@ from envguard import clock
 from envguard.acquire import loading
 from envguard.acquire.archive_of_library import FoundArchive, archive_of
 from envguard.acquire.contents import Contents, Policy, known_contents, read_contents
-from envguard.acquire.distributions import distribution_of, read_distributions
+from envguard.acquire.distributions import Distributions, distribution_of, read_distributions
 from envguard.acquire.environment import Environment, locate
 from envguard.acquire.host import Host, LiveHost
 from envguard.acquire.own_process import Held, OwnProcess
@@ -125,7 +126,7 @@ def note(state: Path, fingerprint: Fingerprint, checkpoint: str) -> None:
 
 def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprint:
     """The environment as this process loaded it, and in `diverged` what lies on disk otherwise."""
-    host = host or LiveHost()
+    host = host or _TrainersHost()
     digests = digest_store.load(project.state)
     env = locate(host, own_python(), str(project.start))
     request = snapshot.Request(
@@ -139,9 +140,28 @@ def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprin
     contents = read_contents(host, found.found, policy, digests, trust_records=True)
     disk = snapshot.assemble(host, request, env, found, contents, digests)
     own = OwnProcess(host, env.site, loading.AT_IMPORT, found.found)
-    before = _before(host, env, own, {each.directory: contents.of[each.directory] for each in found.found}, digests)
+    before = _before(host, env, own, found, contents.of, digests)
     snapshot.keep_digests(project.state, digests, None)
     return _as_loaded(host, project, disk, env, own, before, digests)
+
+
+class _TrainersHost(LiveHost):
+    """This machine, which asks NVML once in the life of a process: its driver and GPUs do not change under it, an
+    answer costs a training step, and a GPU that fell off its bus lets each question wait for its time-out."""
+
+    _answer: ClassVar[Any] = None
+
+    def call(self, operation: str, *arguments: Any) -> Any:
+        if operation != "nvml":
+            return super().call(operation, *arguments)
+        if _TrainersHost._answer is None:
+            try:
+                _TrainersHost._answer = super().call(operation, *arguments)
+            except OSError as error:
+                _TrainersHost._answer = error
+        if isinstance(_TrainersHost._answer, OSError):
+            raise _TrainersHost._answer
+        return _TrainersHost._answer
 
 
 def own_python() -> str:
@@ -188,17 +208,23 @@ def _as_loaded(
 
 
 def _before(
-    host: Host, env: Environment, own: OwnProcess, now: Mapping[str, Contents], digests: Digests
+    host: Host,
+    env: Environment,
+    own: OwnProcess,
+    found: Distributions,
+    now: Mapping[str, Contents],
+    digests: Digests,
 ) -> loaded.Before:
     """What the packages were before: as launch recorded them, and as they lay when envguard was imported."""
+    on_disk = {dist.directory: dist for dist in found.found}
     captured: dict[str, Package] = {}
     for directory, each in own.capture.distributions.items():
-        location = os.path.dirname(directory)
+        location, folder = os.path.split(directory)
         if location not in env.site:
             continue
-        dist = distribution_of(host, location, os.path.basename(directory), each.metadata, each.installer)
-        content = now.get(directory)
-        if content is None or content.record_key != each.key:
+        dist, content = on_disk.get(directory), now.get(directory)
+        if dist is None or content is None or content.record_key != each.key:
+            dist = distribution_of(host, location, folder, each.metadata, each.installer)
             content = known_contents(digests, directory, each.key, each.record)
         captured.setdefault(dist.name, package_of(dist, content))
     launch = _launch_fingerprint(env)

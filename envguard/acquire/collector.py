@@ -525,7 +525,7 @@ def nvml():
     the machine as digests only. A GPU that fell off its bus blocks NVML for good, so that it is asked in a thread
     that may be left behind.
     """
-    if shutil.which("nvidia-smi") is None:
+    if "pynvml" not in sys.modules and shutil.which("nvidia-smi") is None:
         try:
             ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
