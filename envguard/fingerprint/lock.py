@@ -11,9 +11,9 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from packaging.markers import Environment, InvalidMarker, Marker
+from packaging.markers import InvalidMarker, Marker
 from packaging.pylock import (
     Package,
     Pylock,
@@ -46,12 +46,12 @@ class Locked:
     marker: str | None = None
     required: bool = True
 
-    def applies(self, environment: Environment) -> bool:
+    def applies(self, environment: Mapping[str, str]) -> bool:
         """Whether its marker holds; one that cannot be evaluated is taken to hold."""
         if self.marker is None:
             return True
         try:
-            return Marker(self.marker).evaluate(cast("dict[str, str]", environment))
+            return Marker(self.marker).evaluate(environment)
         except (InvalidMarker, ValueError, KeyError):
             return True
 
@@ -68,7 +68,7 @@ class Lock:
     """uv.lock: package index → (index of what it depends on, marker of that edge)."""
     roots: tuple[int, ...] = ()
 
-    def select(self, environment: Environment) -> tuple[Locked, ...]:
+    def select(self, environment: Mapping[str, str]) -> tuple[Locked, ...]:
         """The packages for one interpreter and platform, each name once; the workspace itself is not among them."""
         chosen = self._reached(environment) if self.kind == "uv.lock" else enumerate(self.packages)
         found: dict[str, Locked] = {}
@@ -77,7 +77,7 @@ class Lock:
                 found.setdefault(item.name, item)
         return tuple(found.values())
 
-    def _reached(self, environment: Environment) -> Iterator[tuple[int, Locked]]:
+    def _reached(self, environment: Mapping[str, str]) -> Iterator[tuple[int, Locked]]:
         """uv.lock holds every platform and every extra: what is required is what the roots lead to here."""
         required, stack = set(self.roots), list(self.roots)
         while stack:

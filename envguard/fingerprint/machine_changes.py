@@ -43,7 +43,7 @@ def _driver(old: Driver | None, new: Driver | None, a_unknown: bool, b_unknown: 
     if old is None or new is None:
         # No driver is a fact, unless that side says that it could not look.
         if not (a_unknown if old is None else b_unknown):
-            was, now = old and old.version, new and new.version
+            was, now = old.version if old else None, new.version if new else None
             yield Change("driver", "version", "added" if old is None else "removed", was, now)
         return
     if old.version != new.version:

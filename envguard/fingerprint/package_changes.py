@@ -105,14 +105,8 @@ def _same_version(a: Fingerprint, b: Fingerprint, old: Package, new: Package) ->
         return  # its content is its source tree's, which `code` compares
     if name == "torch" and None in (old.build, new.build) and (detail := _torch_detail(a.torch, b.torch)):
         # A torch without RECORD (a source build, conda) still says by its own files which build it is.
-        yield Change(
-            facet,
-            name,
-            "rebuilt",
-            _short(a.torch and a.torch.git_version),
-            _short(b.torch and b.torch.git_version),
-            detail,
-        )
+        was, now = _short(a.torch.git_version if a.torch else None), _short(b.torch.git_version if b.torch else None)
+        yield Change(facet, name, "rebuilt", was, now, detail)
         return
     if old.build is None or new.build is None:
         if old.build != new.build:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from packaging.markers import Environment, default_environment
+from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -37,7 +37,7 @@ class Requirements:
     unparsed: tuple[tuple[str, str], ...]
 
 
-def marker_environment(fingerprint: Fingerprint) -> Environment:
+def marker_environment(fingerprint: Fingerprint) -> dict[str, str]:
     """Marker values of the fingerprinted environment: this process's are another interpreter's, perhaps another
     machine's."""
     python, system = fingerprint.python, fingerprint.system
@@ -57,7 +57,7 @@ def marker_environment(fingerprint: Fingerprint) -> Environment:
     if system is not None:
         values["platform_machine"] = system.arch
         values["platform_release"] = system.kernel
-    return cast(Environment, values)
+    return values
 
 
 def check_requirements(fingerprint: Fingerprint) -> Requirements:
