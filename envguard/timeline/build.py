@@ -15,13 +15,13 @@ from envguard.timeline import findings as finding
 from envguard.timeline.clock import weigh
 from envguard.timeline.events import checkpoint_events, checkpoint_view, stale_events
 from envguard.timeline.happening import end_of, in_order, start_of
+from envguard.timeline.hints import read_hints
 from envguard.timeline.inferred import inferred_swaps
 from envguard.timeline.log_events import RateChange
 from envguard.timeline.packages import Packages, read_packages
 from envguard.timeline.requirements import build_graph, marker_variables
 from envguard.timeline.sightings import read_sightings
 from envguard.timeline.throughput import read_throughput
-
 
 SLACK_S = 0.001
 
@@ -56,14 +56,16 @@ class Understood:
 def packages_of(survey: Survey) -> Packages:
     """Install runs and swaps, by every witness of the survey."""
     graph = build_graph(survey.installs, marker_variables(survey.env, survey.machine))
-    return read_packages(survey.installs, graph, survey.archive_uses, read_sightings(survey))
+    hints = read_hints(survey.installs, survey.processes, survey.pycs)
+    return read_packages(survey.installs, graph, survey.archive_uses, read_sightings(survey), hints)
 
 
 def understand(survey: Survey) -> Understood:
     """Every event of every witness, in order, each once."""
     graph = build_graph(survey.installs, marker_variables(survey.env, survey.machine))
     sightings = read_sightings(survey)
-    packages = read_packages(survey.installs, graph, survey.archive_uses, sightings)
+    hints = read_hints(survey.installs, survey.processes, survey.pycs)
+    packages = read_packages(survey.installs, graph, survey.archive_uses, sightings, hints)
     events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
     events += checkpoint_events(survey.checkpoints.found)
     events += stale_events(survey.processes, packages.swaps, survey.env.site, survey.machine.now)

@@ -9,12 +9,16 @@ from envguard import clock
 from envguard.acquire.archive_uses import ArchiveUse
 from envguard.acquire.installs import Install
 from envguard.model.event import Event, EventKind, PackageChange, Transaction
-from envguard.model.evidence import Confidence, Evidence
+from envguard.model.evidence import Confidence, Evidence, confidence_of
 from envguard.timeline import transactions as runs
 from envguard.timeline.happening import make_event
+from envguard.timeline.hints import Hints
 from envguard.timeline.previous import Previous, Sighting, previous_builds, sightings_of_cache
 from envguard.timeline.requirements import Graph
 from envguard.timeline.transactions import Group, Version
+
+UNPACK_NS = 120 * clock.NS
+"""How long before a run's first folder its wheels may have been unpacked: the others were still being fetched."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,11 @@ class Packages:
 
 
 def read_packages(
-    installs: tuple[Install, ...], graph: Graph, uses: tuple[ArchiveUse, ...], sightings: Iterable[Sighting]
+    installs: tuple[Install, ...],
+    graph: Graph,
+    uses: tuple[ArchiveUse, ...],
+    sightings: Iterable[Sighting],
+    hints: Hints | None = None,
 ) -> Packages:
     """From dated installs, the cache and other sightings to runs and package events."""
     groups = runs.group_installs(installs, graph, _removal_times(installs, uses))
@@ -59,7 +67,7 @@ def read_packages(
         roots = runs.roots_of(group, graph)
         changes = []
         for install in group.installs:
-            swap = _swap(install, group, groups, roots, graph, known, installs)
+            swap = _swap(install, group, groups, roots, graph, known, installs, hints or Hints())
             swaps.append(swap)
             events.append(swap.event)
             changes.append(swap.change)
@@ -89,25 +97,31 @@ def _swap(
     graph: Graph,
     known: tuple[Sighting, ...],
     installs: tuple[Install, ...],
+    hints: Hints,
 ) -> Swap:
     new = Version(install.version, install.full_version or install.version or "unknown")
-    was_there = _was_there(install, group, graph, {item.name: item for item in installs})
+    was_there = hints.was_there.get(install.name)
+    was_there = was_there or _was_there(install, group, graph, {item.name: item for item in installs})
     candidates = previous_builds(install.name, group, known, new, install.build)
-    # A build that merely lies in the cache is no reason to say that this package was replaced.
+    # A build that merely lies in the cache is no reason to say that this package was replaced, unless it was unpacked
+    # just when an earlier run installed something here.
+    if was_there is None and candidates and candidates[0].best == "weak":
+        was_there = _unpacked_for(candidates[0], group, groups)
     candidates = tuple(item for item in candidates if item.best != "weak" or was_there)
     before = candidates[0] if candidates else None
     old = before.version if before is not None else None
     told = tuple(item.as_model() for item in candidates)
     change = runs.change_of(install, old, new, group, roots, graph, told)
     kind: EventKind = "package.replaced" if before is not None or was_there else "package.installed"
+    confirms = tuple(hints.confirms.get(install.name, ()))
     event = make_event(
         kind,
         install.name,
         install.start_ns,
         install.end_ns,
         _summary(install, old, new, kind),
-        (*install.evidence, *(before.evidence if before is not None else ())),
-        confidence=_confidence(install, before, kind),
+        (*install.evidence, *confirms, *(before.evidence if before is not None else ())),
+        confidence=_confidence(install, before, kind, confirms),
         from_=old.full if old is not None else None,
         to=new.full,
         transaction=group.id,
@@ -127,6 +141,20 @@ def _twins(name: str, before: Previous | None, known: tuple[Sighting, ...]) -> t
     return tuple(sorted(path for path in found if path is not None))
 
 
+def _unpacked_for(before: Previous, group: Group, groups: tuple[Group, ...]) -> str | None:
+    """Why a build in the cache is likely to have been here: it was unpacked for a run that installed into this
+    environment before."""
+    archive = before.first("archive")
+    times = [item.time_ns for item in before.sightings if item.source == "cache" and item.time_ns is not None]
+    for earlier in groups:
+        if earlier is group or earlier.end_ns >= group.start_ns:
+            continue
+        if any(earlier.start_ns - UNPACK_NS <= time <= earlier.end_ns for time in times):
+            member = earlier.installs[0]
+            return f"{archive} was unpacked just when {member.name} {member.version} was installed here"
+    return None
+
+
 def _was_there(install: Install, group: Group, graph: Graph, installs: dict[str, Install]) -> str | None:
     """Why an earlier version must have been installed: something older asks for it, or left its folder."""
     if install.survived is not None:
@@ -140,16 +168,14 @@ def _was_there(install: Install, group: Group, graph: Graph, installs: dict[str,
     return None
 
 
-def _confidence(install: Install, before: Previous | None, kind: str) -> Confidence:
+def _confidence(install: Install, before: Previous | None, kind: str, confirms: tuple[Evidence, ...]) -> Confidence:
     """Two independent writers for "certain"; a doubtful date stays weak whatever else agrees with it."""
     if install.doubt is not None or install.end_ns is None:
         return "weak"
-    if before is None:
-        return "weak" if kind == "package.replaced" else "strong"
-    if before.best == "weak":
+    if kind == "package.replaced" and (before is None or before.best == "weak"):
         return "weak"
-    writers = {item.writer for item in (*install.evidence, *before.evidence)}
-    return "certain" if len(writers) >= 2 else "strong"
+    agreeing = (*install.evidence, *confirms, *(before.evidence if before is not None else ()))
+    return confidence_of(agreeing)
 
 
 def _summary(install: Install, old: Version | None, new: Version, kind: str) -> str:
