@@ -213,12 +213,15 @@ def read_checkpoint(host: Host, path: str, run_directory: str | None = None) -> 
 
 
 def _newest_file(host: Host, path: str, facts: Stat) -> int:
-    times = [
-        host.stat(f"{path}/{name}").mtime_ns
-        for name, kind in host.listing(path)
-        if kind == "file" and name != STAMP_NAME and not name.startswith(f".{STAMP_NAME}.")
-    ]
-    return max(times, default=facts.mtime_ns)
+    times = [facts.mtime_ns]
+    for name, kind in host.listing(path):
+        if kind != "file" or name == STAMP_NAME or name.startswith(f".{STAMP_NAME}."):
+            continue
+        try:
+            times.append(host.stat(f"{path}/{name}").mtime_ns)
+        except FileNotFoundError:
+            continue  # another rank renamed it while this one looked
+    return max(times[1:], default=times[0])
 
 
 def match_name(checkpoints: Iterable[Checkpoint], name: str) -> tuple[Checkpoint, ...]:

@@ -11,7 +11,7 @@ from envguard.acquire.distributions import Distribution, Distributions, managed_
 from envguard.acquire.host import Host, Stat
 from envguard.acquire.record_file import Row, normalised, parse_record
 from envguard.acquire.section import Notes, reason
-from envguard.acquire.uv_cache import Archive, UvCaches, as_installed
+from envguard.acquire.uv_cache import ARCHIVE_BUCKET, Archive, UvCaches, as_installed
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Problem
 from envguard.state.digests import Digests
@@ -110,7 +110,17 @@ def observe(
     ]
     poisoned = tuple(_poisoned(host, archives, builds, policy, digests, reader.notes, progress))
     extras = tuple(_extras(host, distributions, names, reader.notes))
-    return Observations(packages, poisoned, extras, (*caches.unknown, *reader.notes.unknown), policy.deep)
+    unseen = [item for item in caches.unknown if _matters(item, policy.deep)]
+    return Observations(packages, poisoned, extras, (*unseen, *reader.notes.unknown), policy.deep)
+
+
+def _matters(unseen: Unknown, deep: bool) -> bool:
+    """Whether something in a cache that could not be seen leaves the installed packages unverified: the cache or its
+    archives as a whole do; a single archive where all were to be read; a pointer never, since it is no witness."""
+    if unseen.what.startswith("uv cache "):
+        return True
+    bucket = next((part for part in unseen.what.split("/") if ARCHIVE_BUCKET.fullmatch(part)), None)
+    return bucket is not None and (deep or unseen.what.endswith(bucket))
 
 
 class _Reader:
@@ -250,7 +260,11 @@ def _poisoned(
         if not contents.departs:
             continue
         archive = by_directory[directory]
-        rows = {row.path: row for row in parse_record(host.read(f"{directory}/RECORD")).rows}
+        try:
+            rows = {row.path: row for row in parse_record(host.read(f"{directory}/RECORD")).rows}
+        except OSError as error:
+            notes.unseen(f"RECORD of {archive.path}", error)
+            continue
         for path, got in sorted(contents.departs.items()):
             yield PoisonedFile(archive, path, rows[path].hash if path in rows else None, got, archive.build in builds)
 

@@ -306,6 +306,14 @@ def test_crlf_record_is_no_damage(tree: Stage) -> None:
     assert verify(tree, "--deep")[0] == 0
 
 
+def test_oddities_of_a_cache_say_nothing_of_what_is_installed(tree: Stage) -> None:
+    odd = next(tree.cache.glob("wheels-v*")) / "odd"
+    odd.mkdir()
+    (odd / "broken-1.0.http").write_bytes(b"\xff\xff")
+    (next(tree.cache.glob("archive-v*")) / "half").mkdir()
+    assert verify(tree)[0] == 0
+
+
 def test_unknown_package_names_the_nearest(tree: Stage) -> None:
     done = tree.envguard("verify", "pines", "--json")
     assert done.returncode == 2
