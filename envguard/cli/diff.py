@@ -19,15 +19,7 @@ from envguard.cli.options import (
 
 
 def diff(
-    references: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[A] [B] [MORE]...",
-            help="Checkpoints, fingerprint files, lock files, bundles, @N, live. "
-            "A defaults to the last stamped checkpoint, B to live; with more, the minority is named.",
-            show_default=False,
-        ),
-    ] = None,
+    references: Annotated[list[str] | None, typer.Argument(metavar="[A] [B] [MORE]...", show_default=False)] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Hash every file of the live environment.")] = False,
     python: PythonOption = None,
     checkpoints: CheckpointsOption = None,
@@ -36,7 +28,11 @@ def diff(
     verbose: VerboseOption = 0,
     color: ColorOption = "auto",
 ) -> None:
-    """Graded drift between two fingerprints, checkpoints or the live environment."""
+    """Graded drift from A to B; with more, the odd one among many.
+
+    Each is a checkpoint (a name or a path), a fingerprint file, a lock file, a bundle, `@N` (the Nth last snapshot)
+    or `live`. A defaults to the last stamped checkpoint of the newest run, B to `live`.
+    """
     from envguard.cli.references import live_fingerprint, open_knowledge, open_places
     from envguard.fingerprint.comparison import compare_references
     from envguard.fingerprint.reference import resolve, resolve_default

@@ -31,7 +31,10 @@ def verify(
     verbose: VerboseOption = 0,
     color: ColorOption = "auto",
 ) -> None:
-    """Installed files against their RECORD, and RECORD against a stamp and the cache."""
+    """Installed files against their RECORD, and RECORD against a stamp and the cache.
+
+    PACKAGE names what to look at; every package where none is named.
+    """
     from envguard.cli.references import open_places
     from envguard.fingerprint.reference import no_live, stamps_of_newest
     from envguard.fingerprint.verify_live import verify_live
