@@ -1,0 +1,106 @@
+"""Which of two distributions counts, and what is said of files that are not as they were installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from pathlib import Path
+
+from envguard.acquire.host import LiveHost
+from envguard.config import Config
+from envguard.demo import wheels
+from envguard.demo.stage import Stage
+from envguard.fingerprint.packages import with_sources
+from envguard.fingerprint.snapshot import Request, take
+from envguard.model.fingerprint import Code, Fingerprint, Package, Problem
+from envguard.state.digests import Digests
+
+
+def look(stage: Stage, **request: object) -> Fingerprint:
+    asked = Request(start="/", python=str(stage.python), config=Config(), **request)  # type: ignore[arg-type]
+    return take(LiveHost(), asked, Digests())
+
+
+def problems(fingerprint: Fingerprint, kind: str) -> list[Problem]:
+    return [problem for problem in fingerprint.problems if problem.kind == kind]
+
+
+def install(stage: Stage, version: str, source: bytes) -> Path:
+    wheels.build_wheel(stage.wheels, "demo", version, {"demo/__init__.py": source})
+    stage.install(f"demo=={version}", arguments=["--link-mode", "copy"])
+    return stage.site / f"demo-{version}.dist-info"
+
+
+def test_of_two_dist_infos_the_one_whose_record_matches_the_files_counts(stage: Stage) -> None:
+    """The old dist-info came back (a copied site-packages, an install that was killed) beside the new one."""
+    old = install(stage, "1.0", b"__version__ = '1.0'\n")
+    shutil.copytree(old, stage.root / "kept")
+    new = install(stage, "2.0", b"__version__ = '2.0'\n")
+    shutil.copytree(stage.root / "kept", old)
+    found = look(stage)
+    package = found.package("demo")
+    assert package is not None
+    assert (package.version, package.departs) == ("2.0", ())
+    assert [(item.name, item.wins, item.loses) for item in found.shadowed] == [("demo", str(new), str(old))]
+    named = importlib.metadata.Distribution.discover(name="demo", path=[str(stage.site)])
+    says = problems(found, "duplicate-metadata")[0].says
+    assert ("importlib.metadata names 1.0" in says) == (next(iter(named)).version == "1.0")
+    assert "reinstall demo" in says
+
+
+def test_where_no_record_matches_importlibs_choice_stands_and_it_is_said(stage: Stage) -> None:
+    folder = install(stage, "1.0", b"x = 1\n")
+    shutil.copytree(folder, stage.site / "demo-0.9.dist-info")
+    (stage.site / "demo/__init__.py").write_bytes(b"x = 3\n")
+    found = look(stage)
+    assert "no RECORD of them matches" in problems(found, "duplicate-metadata")[0].says
+    assert problems(found, "files-modified")
+
+
+def test_missing_and_edited_files_are_told_with_their_number(stage: Stage) -> None:
+    files = {f"demo/part{number}.py": b"x = 1\n" for number in range(8)}
+    wheels.build_wheel(stage.wheels, "demo", "1.0", files)
+    stage.install("demo", arguments=["--link-mode", "copy"])
+    for number in range(5):
+        (stage.site / f"demo/part{number}.py").unlink()
+    (stage.site / "demo/part7.py").write_bytes(b"")
+    found = look(stage)
+    missing = problems(found, "files-missing")[0]
+    assert missing.says.startswith("installed, but 5 of its 10 files are missing: demo/part0.py")
+    assert missing.says.endswith("and 2 more")
+    assert problems(found, "files-modified")[0].path == str(stage.site / "demo/part7.py")
+    package = found.package("demo")
+    assert package is not None
+    assert len(package.departs) == 6
+    assert package.record is not None
+    assert package.build != package.record
+
+
+def test_no_record_is_a_finding_unless_the_system_answers_for_it(stage: Stage) -> None:
+    folder = install(stage, "1.0", b"x = 1\n")
+    (folder / "RECORD").unlink()
+    assert [problem.subject for problem in problems(look(stage), "record-missing")] == ["demo"]
+    (folder / "INSTALLER").write_text("debian\n")
+    assert problems(look(stage), "record-missing") == []
+
+
+def test_start_up_code_of_nobody_is_named_and_a_packages_own_is_not(stage: Stage, tmp_path: Path) -> None:
+    wheels.build_wheel(stage.wheels, "hook", "1.0", {"hook.pth": b"import sys\n", "hook.py": b""})
+    stage.install("hook")
+    (stage.site / "stranger.pth").write_text(f"import os; os.environ['X'] = '1'\n{tmp_path}\n")
+    found = look(stage)
+    code = problems(found, "pth-code")
+    assert [(problem.subject, problem.path) for problem in code] == [
+        ("stranger.pth", str(stage.site / "stranger.pth"))
+    ]
+    assert "line 1" in code[0].says
+    assert [problem.subject for problem in problems(found, "pth-leaves")] == ["stranger.pth"]
+
+
+def test_an_editable_package_has_its_trees_commit() -> None:
+    package = Package(name="a", version="1", build=None, installer="pip", location="/s", editable="/src/repo/pkg")
+    outer = Code(path="/src", commit="1" * 40, branch=None, dirty=False, diff_digest=None)
+    inner = Code(path="/src/repo", commit="2" * 40, branch="main", dirty=True, diff_digest="x")
+    beside = Code(path="/src/rep", commit="3" * 40, branch="main", dirty=True, diff_digest="x")
+    (found,) = with_sources((package,), (outer, inner, beside))
+    assert (found.commit, found.dirty) == ("2" * 40, True)
