@@ -13,6 +13,7 @@ from types import FrameType
 import psutil
 
 from trainer.config import Config
+from trainer.watch import LAUNCHER
 
 
 def wants_ranks(config: Config, *, asked: bool) -> bool:
@@ -25,7 +26,7 @@ def launch(config: Config, arguments: Sequence[str]) -> int:
     """Runs ``python -m trainer ARGUMENTS`` on every rank of this machine; returns torchrun's exit code.
 
     SIGTERM and SIGINT go to the ranks themselves, which save and leave with 0; torchrun, told directly,
-    would report a failure.
+    would report a failure. The ranks end with this process, even if it is killed.
     """
     ranks = config.topology.targets + config.topology.drafters
     command = [
@@ -35,7 +36,7 @@ def launch(config: Config, arguments: Sequence[str]) -> int:
         *("-m", "trainer", *arguments),
     ]
     # A session of its own keeps a terminal's Ctrl-C from reaching torchrun before it reaches the ranks.
-    agent = subprocess.Popen(command, start_new_session=True)
+    agent = subprocess.Popen(command, start_new_session=True, env={**os.environ, LAUNCHER: str(os.getpid())})
     with forwarding(agent.pid):
         return agent.wait()
 

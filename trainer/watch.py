@@ -23,6 +23,8 @@ from torch.distributed.distributed_c10d import Store
 from trainer.errors import RankFailed
 
 logger = logging.getLogger("trainer")
+LAUNCHER = "TRAINER_LAUNCHER"
+"""Environment variable: the process id of what started the ranks of this machine, if that was this trainer."""
 FAILED, DONE, WHERE = "trainer/failed", "trainer/done", "trainer/where"
 INTERVAL = 1.0
 """Seconds between two looks."""
@@ -49,6 +51,8 @@ class DeathWatch:
         process = psutil.Process()
         here = {"machine": machine(), "pid": process.pid, "started": process.create_time()}
         store.set(f"{WHERE}/{rank}", json.dumps(here))
+        launcher = os.environ.get(LAUNCHER)
+        self._launcher = psutil.Process(int(launcher)) if launcher else None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="death watch")
         self._thread.start()
@@ -89,6 +93,8 @@ class DeathWatch:
     def _failure(self, peers: dict[int, psutil.Process | None]) -> str | None:
         if self.own.check([FAILED]):
             return bytes(self.own.get(FAILED)).decode()
+        if self._launcher is not None and not _alive(self._launcher):
+            return "what started the ranks is gone"
         for rank, process in peers.items():
             if not _alive(process) and not self.own.check([f"{DONE}/{rank}"]):
                 reason = f"rank {rank} is gone"
