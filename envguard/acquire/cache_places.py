@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from envguard.acquire.host import Host, Machine
@@ -24,6 +24,8 @@ class Place:
     path: str
     how: str
     default: bool = False
+    own: bool = True
+    """Named by the variables of whoever asks or by the configuration, and not by those of another process."""
 
 
 def cache_places(
@@ -36,9 +38,11 @@ def cache_places(
     """
     machine = host.machine()
     found: dict[str, Place] = {}
-    for environ in (*environs, host.environ()):
+    own = host.environ()
+    for environ in (*environs, own):
         for place in _named(environ, machine):
-            found.setdefault(place.path, place)
+            if place.path not in found or environ is own:
+                found[place.path] = replace(place, own=environ is own)
     for path in configured:
         absolute = _absolute(path, base, machine)
         found.setdefault(absolute, Place(_kind(host, absolute), absolute, "configuration"))

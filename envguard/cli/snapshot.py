@@ -37,6 +37,10 @@ def snapshot(
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the fingerprint there, as JSON.")
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Hash every file of every package.")] = False,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Import torch once in the environment's own interpreter, for run-time facts."),
+    ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the installed builds and the compile cache in the vault.")
     ] = False,
@@ -64,6 +68,7 @@ def snapshot(
             session.project,
             session.python,
             deep=deep,
+            probe=probe,
             own_pids=frozenset({os.getpid(), os.getppid()}),
             progress=progress,
             warn=screen.warn,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import posixpath
 from dataclasses import dataclass
 
@@ -14,8 +13,8 @@ from envguard.acquire.compile_cache import Build, read_cache
 from envguard.acquire.distributions import Distributions
 from envguard.acquire.environment import Environment
 from envguard.acquire.filesets import read_filesets
-from envguard.acquire.gpu import GpuFacts, read_gpus
-from envguard.acquire.host import Host, LiveHost
+from envguard.acquire.gpu import read_gpus
+from envguard.acquire.host import Host
 from envguard.acquire.live_processes import EnvironmentProcess, read_processes
 from envguard.acquire.memo import Memo, remembered
 from envguard.acquire.section import Notes, Section, T, reason
@@ -69,7 +68,7 @@ def read_surroundings(
     """Reads every section. `torch_build` is the build identity of the installed torch, None where it is not known."""
     notes = Notes()
     torch = _take(notes, read_torch(host, env, dists, memo))
-    machine = _take(notes, _gpus_of_this_process() if wish.in_process and type(host) is LiveHost else read_gpus(host))
+    machine = _take(notes, read_gpus(host))
     processes = None if wish.in_process else _processes(host, wish, env, memo, notes)
     if torch is not None and torch.version is not None:
         notes.take(check_pairs(torch.version, torch.cuda, read_pairs(host, torch, dists)), ())
@@ -102,12 +101,6 @@ def read_surroundings(
             runtime=runtime,
         )
     )
-
-
-@functools.cache
-def _gpus_of_this_process() -> Section[GpuFacts]:
-    """Driver and GPUs as a training process has them from its start: asking NVML costs 50 ms of CPU each time."""
-    return read_gpus(LiveHost())
 
 
 def _take(notes: Notes, section: Section[T]) -> T:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from envguard.model.fingerprint import Fingerprint, Gpu, Torch
+from envguard.model.fingerprint import Fingerprint, Gpu, Runtime, Torch
 from envguard.report.errors import printable
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def _facts(fingerprint: Fingerprint) -> Iterator[tuple[str, str]]:
         yield "driver", fingerprint.driver.version or "unknown"
     if fingerprint.gpus is not None:
         yield "GPUs", _gpus(fingerprint.gpus)
+    if fingerprint.runtime is not None and fingerprint.runtime.error is None:
+        yield "probe", _runtime(fingerprint.runtime, fingerprint.gpus or ())
     for cache in fingerprint.compile_cache or ():
         yield (
             "cache",
@@ -72,6 +74,18 @@ def _gpus(gpus: tuple[Gpu, ...]) -> str:
     if not gpus:
         return "none"
     return ", ".join(f"{count} × {name}" for name, count in Counter(gpu.name or "unknown" for gpu in gpus).items())
+
+
+def _runtime(runtime: Runtime, gpus: tuple[Gpu, ...]) -> str:
+    parts = [f"torch {runtime.torch}", "CUDA available" if runtime.cuda_available else "no CUDA"]
+    parts += [f"{name} {version}" for name, version in (("cuDNN", runtime.cudnn), ("NCCL", runtime.nccl)) if version]
+    contexts = [gpu.context_bytes for gpu in gpus if gpu.context_bytes is not None]
+    if contexts:
+        least, most = _size(min(contexts)), _size(max(contexts))
+        parts.append(f"an idle context takes {least if least == most else f'{least} to {most}'}")
+    if runtime.import_s is not None:
+        parts.append(f"imported in {runtime.import_s:.1f} s")
+    return ", ".join(parts)
 
 
 def _size(size: int | None) -> str:
