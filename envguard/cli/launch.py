@@ -46,6 +46,14 @@ def launch(
     on_drift: Annotated[
         str | None, typer.Option("--on-drift", metavar="warn|stop", help="What a change under the run does.")
     ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="How many nodes start together.")] = None,
+    node_rank: Annotated[
+        int | None, typer.Option("--node-rank", metavar="K", help="Which of them this is, from 0.")
+    ] = None,
+    meet: Annotated[
+        str | None,
+        typer.Option("--meet", metavar="HOST:PORT", help="Where they compare; default: as torchrun is told."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and say why; start and write nothing.")] = False,
     report: Annotated[
         str | None, typer.Option("--report", metavar="FILE", help="Write the JSON answer there.")
@@ -60,6 +68,7 @@ def launch(
     """Start COMMAND only where the environment matches the reference, watch it, and pass on its exit code."""
     from envguard.cli.references import open_knowledge, open_places
     from envguard.launch.prepare import Request
+    from envguard.launch.rendezvous import explicit
     from envguard.report.screen import Screen
 
     screen = Screen(json, quiet, verbose, color)
@@ -78,6 +87,7 @@ def launch(
         on_drift=on_drift,
         dry_run=dry_run,
         json=json,
+        meet=explicit(nodes, node_rank, meet),
         environ=os.environ,
         places=lambda live: open_places(session, live),
         knowledge=lambda live: open_knowledge(session, live),

@@ -137,7 +137,11 @@ def _signal_name(number: int) -> str:
 
 
 def start(
-    argv: Sequence[str], environ: Mapping[str, str], mask: set[signal.Signals], stdout_to_stderr: bool
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    mask: set[signal.Signals],
+    stdout_to_stderr: bool,
+    folder: Path | None = None,
 ) -> Child:
     """Starts the command with the signal mask `mask`. Raises `CannotExecute`.
 
@@ -149,6 +153,7 @@ def start(
             executable=find_command(argv, environ),
             env=dict(environ),
             stdout=sys.stderr.fileno() if stdout_to_stderr else None,
+            cwd=folder,
             close_fds=False,
             preexec_fn=_before_exec(os.getpid(), mask),
         )

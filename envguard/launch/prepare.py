@@ -23,12 +23,15 @@ from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.diff import compare
 from envguard.fingerprint.reference import Places, Reference, resolve, resolve_default
 from envguard.launch import child, seed, start, waivers
+from envguard.launch.bundled import Bundled, bundled_command, require_checkout
 from envguard.launch.claims import Claims, claim
 from envguard.launch.earlier import says, without_end
 from envguard.launch.expect import expect
 from envguard.launch.guard import Guard, Meter, baseline_of
+from envguard.launch.nodes import exchange, together, told
 from envguard.launch.observer import Sight
 from envguard.launch.preflight import Expected, check_all
+from envguard.launch.rendezvous import Rendezvous, find_rendezvous
 from envguard.launch.session import Gate, Warn, weigh
 from envguard.launch.start import AskedOnce
 from envguard.launch.supervise import Plan
@@ -64,6 +67,7 @@ class Request:
     on_drift: str | None
     dry_run: bool
     json: bool
+    meet: Rendezvous | None
     environ: Mapping[str, str]
     places: Callable[[Live], Places]
     knowledge: Callable[[Live], Knowledge]
@@ -75,13 +79,19 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     given = waivers.parse_waivers(request.waive, request.because, request.until, waivers.author(), clock.now())
     on_drift = _on_drift(request)
     env = locate(host, request.python, str(request.start))
-    command = request.command or tuple(start.trainer_command(request.project.root, env.executable or "python3", None))
-    child.find_command(command, request.environ)
+    if not request.command or request.command[0].startswith("-"):
+        require_checkout(request.project.root)
+    own = request.command if request.command and not request.command[0].startswith("-") else ()
+    if own:
+        child.find_command(own, request.environ)
     cache = start.compile_cache_directory(host, request.environ, env.site, env.abi or "")
     filled = cache is not None and seed.is_filled(cache)
     live = take_for_child(host, request, env, cache if filled else None, warn)
     places = request.places(lambda: live)
-    reference = _reference(request, places, command)
+    reference = _reference(request, places, own)
+    bundled = None if own else _bundled(host, request, env, reference)
+    command = own or (bundled.command if bundled is not None else ())
+    child.find_command(command, request.environ)
     diff = _compared(request, reference, live)
     earlier = _earlier(host, request, warn)
     room = read_headroom(host, _folders(request, places))
@@ -89,10 +99,16 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     claims, claimed = _claims(host, request, room, live, expected)
     checks = (*check_all(room, live, expected), *claimed)
     gated = weigh(request.project, live, diff, _restorable(reference), checks, given, warn)
+    at = request.meet or find_rendezvous(command, request.environ)
+    if at is not None:
+        word = told(gated.verdict, live, (*given, *gated.standing), diff.a.id if reference is not None else None)
+        council = exchange(env.executable, at, word)
+        gated = together(gated, council, request.project.config.policy, request.project.config.refuse)
     ended = without_end(host, earlier, host.machine().host)
     gated = replace(gated, notes=(*gated.notes, *(says(record) for record in ended)))
     plan = Plan(
         command=command,
+        bundled=bundled,
         environ=request.environ,
         compile_cache=cache,
         seed=None if filled else seed.seed_of(live),
@@ -132,6 +148,12 @@ def take_for_child(host: Host, request: Request, env: Environment, cache: Path |
     if not request.dry_run:
         snapshot.keep_digests(request.project.state, digests, warn)
     return live
+
+
+def _bundled(host: Host, request: Request, env: Environment, reference: Reference | None) -> Bundled:
+    checkpoint = reference.checkpoint if reference is not None else None
+    root, state = request.project.root, request.project.state
+    return bundled_command(host, root, state, env.executable, checkpoint, request.command)
 
 
 def _compared(request: Request, reference: Reference | None, live: Fingerprint) -> DiffReport:

@@ -30,6 +30,8 @@ class Gate:
     diff: DiffReport
     checks: tuple[Check, ...]
     given: tuple[Waiver, ...]
+    standing: tuple[Waiver, ...]
+    """Waivers in force from earlier launches."""
     verdict: gate.Verdict
     notes: tuple[str, ...]
 
@@ -67,7 +69,7 @@ def weigh(
     verdict = gate.decide(diff.drifts, diff.unknown, checks, (*given, *standing), project.config.refuse, now)
     notes = [_expired_note(waiver) for waiver in (*verdict.expired, *over)]
     notes += [f"waiver {waiver} was not needed" for waiver in verdict.unused if waiver in given]
-    return Gate(live, reference, diff, tuple(checks), tuple(given), verdict, tuple(notes))
+    return Gate(live, reference, diff, tuple(checks), tuple(given), tuple(standing), verdict, tuple(notes))
 
 
 def _expired_note(waiver: Waiver) -> str:

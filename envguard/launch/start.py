@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from envguard.acquire.host import Host
-from envguard.errors import UsageError
 from envguard.state.runs import LAUNCH_FINGERPRINT, RUN_ID
 
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -121,18 +120,3 @@ def make_private(folder: Path) -> None:
         raise PermissionError(f"{folder} belongs to another user")
     if stat.S_IMODE(found.st_mode) != 0o700:
         folder.chmod(0o700)
-
-
-def trainer_command(root: Path | None, python: str, config: str | None) -> list[str]:
-    """The bundled trainer under torchrun. Raises `UsageError` outside a checkout, or where no config is known."""
-    if root is None or not (root / "trainer" / "__main__.py").is_file():
-        raise UsageError(
-            "no COMMAND, and this is not a checkout with the bundled trainer",
-            "name what to start: `envguard launch -- python train.py`",
-        )
-    if config is None:
-        raise UsageError(
-            "no COMMAND, and no checkpoint whose configuration could be taken",
-            "`envguard launch -- python -m trainer train configs/<name>.toml`",
-        )
-    return [python, "-m", "torch.distributed.run", "--standalone", "-m", "trainer", "train", config]

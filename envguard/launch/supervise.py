@@ -12,7 +12,8 @@ from typing import Literal
 from envguard import clock
 from envguard.acquire.collector import redact_argv
 from envguard.errors import InputError
-from envguard.launch import child, earlier, seed, start, waivers
+from envguard.launch import bundled, child, earlier, seed, start, waivers
+from envguard.launch.bundled import Bundled
 from envguard.launch.child import Child, Ended
 from envguard.launch.claims import Claims
 from envguard.launch.gpu_memory import PeakMemory
@@ -32,6 +33,8 @@ class Plan:
     """What is to be run once the gate says go."""
 
     command: tuple[str, ...]
+    bundled: Bundled | None
+    """Set where the command is the bundled trainer: the folder it starts in, and its configuration file."""
     environ: Mapping[str, str]
     compile_cache: Path | None
     """The private compile cache that the command is given; None where the user set one, or nothing compiles."""
@@ -58,9 +61,10 @@ def run(project: Project, gated: Gate, plan: Plan, say: Warn, warn: Warn) -> tup
     environ = start.child_environment(plan.environ, identity, kept, cache)
     ledger = Ledger(project.state, _record(gated, plan, identity, kept, cache), warn)
     ledger.change(started=clock.now())
+    folder = _folder(plan)
     mask = child.block_signals()
     try:
-        process = child.start(plan.command, environ, mask, plan.stdout_to_stderr)
+        process = child.start(plan.command, environ, mask, plan.stdout_to_stderr, folder)
     except child.CannotExecute as error:
         ledger.change(ended=clock.now(), code=error.code, note=str(error))
         raise
@@ -69,6 +73,18 @@ def run(project: Project, gated: Gate, plan: Plan, say: Warn, warn: Warn) -> tup
     ended = _accompany(process, plan, ledger, warn)
     _close(ledger, ended)
     return gated.report(ledger.run()), ended.code
+
+
+def _folder(plan: Plan) -> Path | None:
+    """Where the command starts: here; the checkout's root for its own trainer, whose settings are written first."""
+    if plan.bundled is None:
+        return None
+    try:
+        bundled.write_config(plan.bundled)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InputError(f"the trainer's settings cannot be written to {plan.bundled.config_file}: {why}") from error
+    return plan.bundled.folder
 
 
 def _accompany(process: Child, plan: Plan, ledger: Ledger, warn: Warn) -> Ended:

@@ -12,7 +12,8 @@ from envguard.acquire.headroom import Disk, GpuNow, GpusNow, Headroom, visible
 from envguard.acquire.host import Space
 from envguard.launch.preflight import Expected, check_all
 from envguard.model.action import Check
-from envguard.model.fingerprint import CompileCache, Driver, FileSet, Fingerprint, Gpu, Python
+from envguard.model.fingerprint import CompileCache, Driver, FileSet, Fingerprint, Gpu
+from tests.launch.fingerprints import fingerprint
 
 GB = 10**9
 H200 = "NVIDIA H200"
@@ -41,20 +42,6 @@ def gpu(index: int = 0, context: int | None = None, **fields: Any) -> Gpu:
         "power_limit_w": 700.0, "p2p": {}, "refused": {},
     }  # fmt: skip
     return Gpu(index=index, name=H200, context_bytes=context, **{**base, **fields})
-
-
-def fingerprint(**fields: Any) -> Fingerprint:
-    python = Python(
-        implementation="cpython", version="3.11.7", abi="cp311", platform="linux_x86_64", prefix="/venv",
-        executable=None, base=None, kind="venv",
-    )  # fmt: skip
-    blank: dict[str, Any] = dict.fromkeys(
-        ("torch", "cuda", "driver", "compile_cache", "code", "config", "data", "env", "system", "processes")
-    )
-    return Fingerprint(
-        id="eg1-0", envguard="0", taken_at="2026-05-18T20:52:00+00:00", python=python, sys_path=(), packages=(),
-        shadowed=(), problems=(), unknown=(), **{**blank, "gpus": (), **fields},
-    )  # fmt: skip
 
 
 def headroom(*gpus: GpuNow, **fields: Any) -> Headroom:
