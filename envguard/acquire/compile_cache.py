@@ -78,8 +78,14 @@ class Files:
     autotune: int
 
 
-def read_cache(host: Host, place: Place, build: Build, memo: Memo, notes: Notes, deep: bool = False) -> CompileCache:
-    """One cache. A folder that is not there is EMPTY: a cleared cache and one never made look alike."""
+def read_cache(
+    host: Host, place: Place, build: Build, memo: Memo, notes: Notes, deep: bool = False, budget: int = DIGEST_LIMIT
+) -> CompileCache:
+    """One cache. A folder that is not there is EMPTY: a cleared cache and one never made look alike.
+
+    Entries are always read. Of the compiled files beside them at most `budget` bytes are hashed that no earlier look
+    hashed (with `deep` all are); where that does not suffice there is no digest.
+    """
     what = f"compile_cache {place.path}"
     try:
         stat = host.stat(place.path)
@@ -95,7 +101,7 @@ def read_cache(host: Host, place: Place, build: Build, memo: Memo, notes: Notes,
         notes.unseen(what, f"{len(walked.failed)} of its folders cannot be read: {': '.join(walked.failed[0])}")
     machine = host.machine()
     files = _sorted_out(place.kind, walked)
-    seen, whole = _look(host, walked.root, place, files, memo, notes, deep)
+    seen, whole = _look(host, walked.root, place, files, memo, notes, deep, budget)
     unsafe = _unsafe(host, place, (stat, top), walked, seen)
     verdict: Verdict
     why: str | None
@@ -153,19 +159,20 @@ def _is_kernel_record(path: str) -> bool:
 
 
 def _look(
-    host: Host, root: str, place: Place, files: Files, memo: Memo, notes: Notes, deep: bool
+    host: Host, root: str, place: Place, files: Files, memo: Memo, notes: Notes, deep: bool, budget: int
 ) -> tuple[dict[str, Seen], bool]:
     """What each file says, kept from an earlier look where its stat is the same; and whether all could be hashed."""
     tree = TreeMemo(memo, f"compile_cache {place.path}", Seen, forget=deep)
-    unread, budget = 0, DIGEST_LIMIT
+    unread = 0
     for path, stat in (*files.entries.items(), *files.others.items()):
         if tree.recall(path, key_of(stat)) is not None:
             continue
         is_entry = path in files.entries
-        if not is_entry and not deep and budget < stat.size:
-            unread += 1
-            continue
-        budget -= stat.size
+        if not is_entry and not deep:
+            budget -= stat.size
+            if budget < 0:
+                unread += 1
+                continue
         try:
             tree.fresh[path] = _read(host, f"{root}/{path}", stat, place.kind, is_entry)
         except FileNotFoundError:

@@ -9,7 +9,7 @@ import msgspec
 
 from envguard.acquire.cache_places import Place, cache_places
 from envguard.acquire.code import read_code
-from envguard.acquire.compile_cache import Build, read_cache
+from envguard.acquire.compile_cache import DIGEST_LIMIT, Build, read_cache
 from envguard.acquire.distributions import Distributions
 from envguard.acquire.environment import Environment
 from envguard.acquire.filesets import read_filesets
@@ -29,7 +29,8 @@ from envguard.model import fingerprint as model
 TORCH_OF = "torch of "
 """Before a build identity of torch: the memo's question under which a snapshot keeps what it read of that build."""
 STAMP_BUDGET = 64 << 20
-"""Bytes of data that a stamp hashes at most inside a training process; `snapshot` hashes the rest."""
+"""Bytes of a data set, and of a cache's compiled files, that a stamp hashes at most inside a training process;
+`snapshot` hashes the rest."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def read_surroundings(
             torch=torch,
             driver=machine.driver,
             gpus=gpus,
-            compile_cache=_caches(host, places, torch, gpus, memo, notes, wish.deep),
+            compile_cache=_caches(host, wish, places, torch, gpus, memo, notes),
             code=_take(notes, read_code(host, _trees(wish, dists))),
             config=_take(
                 notes, read_filesets(host, "config", wish.config.config, base, memo, deep=wish.deep, budget=budget)
@@ -183,12 +184,12 @@ def _with_key(
 
 def _caches(
     host: Host,
+    wish: Wish,
     places: tuple[tuple[Place, bool], ...],
     torch: model.Torch | None,
     gpus: tuple[model.Gpu, ...] | None,
     memo: Memo,
     notes: Notes,
-    deep: bool,
 ) -> tuple[model.CompileCache, ...]:
     names = None if gpus is None else frozenset(gpu.name for gpu in gpus if gpu.name is not None)
     build = Build(
@@ -197,7 +198,8 @@ def _caches(
         triton=torch.triton if torch is not None else None,
         gpus=names,
     )
-    return tuple(read_cache(host, place, build, memo, notes, deep) for place, _ in places)
+    budget = STAMP_BUDGET if wish.in_process else DIGEST_LIMIT
+    return tuple(read_cache(host, place, build, memo, notes, wish.deep, budget) for place, _ in places)
 
 
 def _trees(wish: Wish, dists: Distributions) -> tuple[str, ...]:

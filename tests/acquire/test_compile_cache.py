@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -58,7 +59,7 @@ def root(tmp_path: Path) -> Path:
     return found
 
 
-def look(root: Path, build: Build = BUILD, memo: dict[str, str] | None = None, **more: bool) -> CompileCache:
+def look(root: Path, build: Build = BUILD, memo: dict[str, str] | None = None, **more: Any) -> CompileCache:
     notes = Notes()
     found = read_cache(HOST, Place("inductor", str(root), "test"), build, {} if memo is None else memo, notes, **more)
     assert notes.unknown == []
@@ -219,6 +220,19 @@ def test_the_digest_follows_contents_and_nothing_else(root: Path) -> None:
     assert look(root).digest == first
     store(root, entry(OURS, more="2"))
     assert look(root).digest != first
+
+
+def test_a_stamp_hashes_no_more_compiled_files_than_its_budget(root: Path) -> None:
+    store(root, entry(OURS))
+    (root / "24").mkdir()
+    (root / "24" / "c24.so").write_bytes(bytes(1000))
+    time.sleep(0.06)
+    memo: dict[str, str] = {}
+    small = look(root, memo=memo, budget=999)
+    assert (small.verdict, small.digest) == ("VALID", None)
+    whole = look(root, memo=memo)
+    assert whole.digest is not None
+    assert look(root, memo=memo, budget=999) == whole
 
 
 def test_what_was_seen_is_not_read_again_until_it_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
