@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from envguard.demo.stage import Stage
+from envguard.demo.wheels import build_wheel
 from envguard.model.schema import schema
 
 # A machine with GPUs must give the answers of one without: what is on its GPUs is not these tests' business.
@@ -377,3 +378,78 @@ def started(stage: Stage, script: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+# --- beside the run ---
+
+LOOP = """
+import json, os, signal, sys, time
+rates = json.loads(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda n, f: (print("saving", flush=True), os._exit(0)))
+import torch
+print("ready", flush=True)
+step = 0
+while True:
+    with open("checkpoints/train_log.jsonl", "a") as log:
+        log.write(json.dumps({"step": step, "time": time.time(), "tok_s": rates[min(step, len(rates) - 1)]}) + "\\n")
+    step += 1
+    time.sleep(0.05)
+"""
+
+
+def training(stage: Stage, *words: str, rates: list[float] | None = None) -> subprocess.Popen[str]:
+    """A launch of a small trainer of the stage's own interpreter, up to its first step."""
+    command = [str(stage.python), "-c", LOOP, json.dumps(rates or [1000.0])]
+    process = subprocess.Popen(
+        stage.envguard_command("launch", *words, "--", *command),
+        cwd=stage.project, env=stage.environ(NO_GPUS), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_an_install_under_a_run_stops_it_where_that_is_asked_for(tmp_path: Path, story_wheels: Path) -> None:
+    stage = make_room(tmp_path / "stage", story_wheels, swapped=False)
+    process = training(stage, "--on-drift", "stop")
+    time.sleep(2)
+    stage.install("torch==2.11.0+cu130")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "saving\n")  # told to end, saved, ended by itself
+    assert "torch installed into this environment at " in err
+    assert "stopping the run (SIGTERM)" in err
+    record = records(stage)[-1]
+    (change,) = record["changed"]
+    assert (change["facet"], change["grade"]) == ("torch", "block")
+    assert "torch 2.11.0+cu128 → 2.11.0+cu130; the running process still has the old one" in change["says"]
+    assert record["throughput"]["log"].endswith("train_log.jsonl")
+    journal = next((stage.project / ".envguard").glob("journal-*.jsonl")).read_text()
+    assert [json.loads(line)["kind"] for line in journal.splitlines()][-3:] == [
+        "run.started", "run.changed", "run.ended",
+    ]  # fmt: skip
+
+
+def test_a_package_that_came_along_and_harms_nothing_does_not_stop_it(tmp_path: Path, story_wheels: Path) -> None:
+    stage = make_room(tmp_path / "stage", story_wheels, swapped=False)
+    build_wheel(stage.wheels, "harmless", "1.0", files={"harmless.py": b""})
+    process = training(stage, "--on-drift", "stop")
+    time.sleep(2)
+    stage.install("harmless")
+    time.sleep(5)
+    assert process.poll() is None
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert "harmless installed into this environment at " in err
+    assert [change["grade"] for change in records(stage)[-1]["changed"]] == ["info"]
+
+
+def test_a_fall_of_throughput_is_said_with_what_changed_and_stops_where_asked(room: Stage) -> None:
+    (room.project / "envguard.toml").write_text("[throughput]\nseconds = 1\nwarmup_steps = 5\n")
+    process = training(room, "--on-drift", "stop", rates=[1000.0] * 100 + [200.0])
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "throughput is 200 tok/s, 20% of 1,000 (its own first steps)" in err
+    assert "nothing is known to have changed" in err
+    summary = records(room)[-1]["throughput"]
+    assert summary["baseline"] == 1000.0
+    assert summary["first_step_s"] < 20
