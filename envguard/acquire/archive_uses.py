@@ -7,12 +7,13 @@ milliseconds before the new INSTALLER. RECORD in an archive is never linked and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from envguard.acquire.host import Host, Stat
-from envguard.acquire.record_file import parse_record
+from envguard.acquire.record_file import Row, parse_record
 from envguard.acquire.torch_build import UnreadableVersion, VersionFile, read_version_file
 from envguard.model.evidence import Unknown
 
@@ -81,11 +82,10 @@ def _use(host: Host, archive: Archive, stale: dict[str, list[tuple[int, int]]]) 
     record_path = f"{archive.path}/{archive.dist_info}/RECORD"
     record_stat = host.stat(record_path)
     rows = parse_record(host.read(record_path)).rows
-    own = archive.dist_info + "/"
-    names = [row.path for row in rows if row.hash and not row.path.startswith((own, "../", "/"))]
-    step = max(1, len(names) // SAMPLE)
+    names = _payload(rows, archive.dist_info)
+    known = set(names) if stale else set()
     changed: tuple[int, str, int] | None = None
-    for name in dict.fromkeys([*names[::step][:SAMPLE], *(name for name in stale if name in set(names))]):
+    for name in dict.fromkeys([*sample_names(rows, archive.dist_info), *(name for name in stale if name in known)]):
         stat = host.find(f"{archive.path}/{name}")
         if stat is None or not stat.is_file:
             continue
@@ -107,6 +107,17 @@ def _use(host: Host, archive: Archive, stale: dict[str, list[tuple[int, int]]]) 
         version=version,
         mapped_by=_mapped(host, archive, names, stale),
     )
+
+
+def _payload(rows: Iterable[Row], dist_info: str) -> list[str]:
+    own = dist_info + "/"
+    return [row.path for row in rows if row.hash and not row.path.startswith((own, "../", "/"))]
+
+
+def sample_names(rows: Iterable[Row], dist_info: str) -> list[str]:
+    """A few payload files of an archive, spread over its RECORD."""
+    names = _payload(rows, dist_info)
+    return names[:: max(1, len(names) // SAMPLE)][:SAMPLE]
 
 
 def _links(stat: Stat | None) -> int | None:

@@ -12,10 +12,11 @@ import hashlib
 import io
 import re
 import tarfile
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
+from envguard.acquire.host import Answer, Machine, Process, Space
 from envguard.acquire.record import Asked, Node, Record, decode, encode
 from envguard.errors import InputError
 
@@ -125,7 +126,36 @@ def _take(record: Record, line: bytes, where: str) -> None:
     if taken.node is not None:
         record.nodes[taken.node.path] = taken.node
     if taken.asked is not None:
+        _check_answer(taken.asked, where)
         record.take(taken.asked)
+
+
+# What a reader will make of an answer: a bundle whose answer is of another type is refused here, as a whole, instead
+# of surprising that reader.
+_ANSWERS: dict[str, Any] = {
+    "machine": Machine,
+    "environ": dict[str, str],
+    "processes": list[Process],
+    "query": Answer,
+    "probe": Answer,
+    "nvml": dict[str, Any],
+    "withheld": list[str],
+    "chain": str,
+    "lines": tuple[str, int],
+    "scan": tuple[str, list[str]],
+    "space": Space,
+}
+
+
+def _check_answer(asked: Asked, where: str) -> None:
+    if asked.operation not in _ANSWERS:
+        raise BundleError(f"{where}: {asked.operation!r} is no question that a bundle answers")
+    if asked.error is not None:
+        return
+    try:
+        msgspec.convert(asked.value, _ANSWERS[asked.operation])
+    except msgspec.ValidationError as error:
+        raise BundleError(f"{where}: the answer to {asked.operation!r}: {error}") from error
 
 
 def _check_contents(path: str, record: Record) -> None:

@@ -105,7 +105,8 @@ class Record:
             return
         path = arguments[0]
         node = self.node(path)
-        node.error = None
+        if operation != "realpath":  # a path that is not there resolves all the same
+            node.error = None
         if operation == "stat":
             node.stat = tuple(value)
         elif operation == "stat_target":

@@ -76,13 +76,17 @@ def _here(python: str | None, checkpoints: list[str] | None, progress: Callable[
 def _there(
     via: str, chdir: str | None, python: str | None, checkpoints: list[str] | None, progress: Callable[[str], None]
 ) -> Gathered:
+    from envguard.acquire.ahead import ask_ahead
     from envguard.acquire.gathering import gather
     from envguard.acquire.remote import RemoteHost, remote_request
     from envguard.fingerprint.bundled import QUESTIONS
 
     # The project's own configuration lies over there and is read there; only names come from this command line.
     with RemoteHost(via, chdir) as host:
-        return gather(host, remote_request(host, python, checkpoints), QUESTIONS, progress)
+        request = remote_request(host, python, checkpoints)
+        progress("site-packages and caches over there")
+        ask_ahead(host, request)
+        return gather(host, request, QUESTIONS, progress)
 
 
 app = single(collect)

@@ -1,0 +1,167 @@
+"""Bundles: the same answer live and from one, no secret in it, and none believed that cannot be."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envguard.acquire import bundle
+from envguard.acquire.gathering import open_bundle
+from envguard.acquire.record import Record
+from envguard.acquire.sanitise import sanitised_file
+from envguard.demo.stage import Stage
+from envguard.errors import InputError
+
+SECRETS = ("hf_abcdefghijklmnop1234", "hunter2hunter2", "sk-abcdefghijklmnopqrst", "ghp_abcdefghijklmnopqrstuv")
+
+
+@pytest.fixture
+def collected(torch_stage: Stage, tmp_path: Path) -> Path:
+    """A bundle of a stage that is full of secrets."""
+    project = torch_stage.project
+    (torch_stage.checkpoints / "step_690").mkdir()
+    (torch_stage.checkpoints / "step_690" / "model.bin").write_bytes(b"w" * 5_000_000)
+    (torch_stage.checkpoints / "train_log.jsonl").write_text(
+        json.dumps({"step": 1, "time": 1.78e9, "tok_s": 21500.0, "token_budget": 49152000, "hf_token": SECRETS[0]})
+        + "\n"
+    )
+    (project / "train.log").write_text(f"2026-05-18 20:00:00 RuntimeError: https://me:{SECRETS[1]}@host/x said no\n")
+    (project / "requirements.txt").write_text(
+        f"--index-url https://user:{SECRETS[1]}@index.example/simple\ntorch==2.11.0\n"
+    )
+    files = project / "wandb" / "run-20260518_120210-abc" / "files"
+    files.mkdir(parents=True)
+    (files / "requirements.txt").write_text("torch==2.11.0+cu128\n")
+    (files / "wandb-metadata.json").write_text(
+        json.dumps({"startedAt": "2026-05-18T10:02:10Z", "args": [f"--api_key={SECRETS[2]}"], "api_key": SECRETS[3]})
+    )
+    (torch_stage.home / ".bash_history").write_text(
+        f"#1779120000\nexport PASSWORD={SECRETS[1]}\n#1779120001\nuv pip install x --token {SECRETS[0]}\n"
+    )
+    (project / "envguard.toml").write_text("shell_history = true\n")
+    path = tmp_path / "stage.bundle"
+    done = torch_stage.envguard("collect", "-o", str(path), "--json")
+    assert done.returncode == 0, done.stderr
+    assert path.stat().st_mode & 0o077 == 0
+    return path
+
+
+def unpacked(path: Path) -> bytes:
+    with tarfile.open(path) as tar:
+        return b"\n".join(tar.extractfile(member).read() for member in tar)  # type: ignore[union-attr]
+
+
+def test_no_secret_and_no_payload_is_in_a_bundle(collected: Path) -> None:
+    everything = unpacked(collected)
+    for secret in SECRETS:
+        assert secret.encode() not in everything
+    assert b"export PASSWORD" not in everything  # of a history only what can have changed an environment
+    assert b"uv pip install x" in everything
+    assert b"w" * 10_000 not in everything
+    assert b"49152000" in everything  # a number is a setting
+    assert len(everything) < 3_000_000
+
+
+def test_the_bundle_answers_like_the_machine(collected: Path, torch_stage: Stage, tmp_path: Path) -> None:
+    live = json.loads(torch_stage.envguard("timeline", "--json", "--all").stdout)
+    packed = json.loads(torch_stage.envguard("timeline", "--json", "--bundle", str(collected), cwd=tmp_path).stdout)
+    assert [event["id"] for event in packed["events"]] == [event["id"] for event in live["events"]]
+    assert packed["unknown"] == live["unknown"]
+    assert packed["transactions"] == live["transactions"]
+
+
+def test_python_with_a_bundle_is_an_error(collected: Path, torch_stage: Stage) -> None:
+    done = torch_stage.envguard("timeline", "--bundle", str(collected), "--python", "/usr/bin/python3", "--json")
+    assert (done.returncode, json.loads(done.stdout)["code"]) == (2, 2)
+
+
+def test_secrets_are_overwritten_character_for_character() -> None:
+    text = b'{"api_key": "abcdefgh12345", "max_tokens": 1310720000, "url": "https://u:pw@h/x", "x": "hf_%s"}' % (
+        b"a" * 18
+    )
+    hidden = sanitised_file("/a.json", text)
+    assert len(hidden) == len(text)
+    assert json.loads(hidden)["max_tokens"] == 1310720000
+    assert json.loads(hidden) == {
+        "api_key": "*" * 13, "max_tokens": 1310720000, "url": "https://****@h/x", "x": "*" * 21
+    }  # fmt: skip
+
+
+def line(**fields: Any) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
+
+
+def made(members: dict[str, bytes], about: dict[str, str] | None = None) -> bytes:
+    manifest = {"schema": "envguard.bundle", "version": 1, "about": about or {}, "evidence": 0}
+    everything = {"manifest.json": json.dumps(manifest).encode(), "evidence.jsonl": b"", **members}
+    stream = io.BytesIO()
+    with gzip.GzipFile(fileobj=stream, mode="wb") as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, data in everything.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return stream.getvalue()
+
+
+MACHINE = {
+    "uid": 0, "user": "root", "home": "/root", "host": "h", "kernel": "k", "system": "Linux", "arch": "x86_64",
+    "boot_time": 1, "now": 2.0, "utc_offset": 0, "cwd": "/", "cpus": 1, "tmpdir": "/tmp",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"../../etc/cron.d/x": b"x"}, "a member that no bundle has"),
+        ({"files/" + "0" * 64: b"not that"}, "is not what its name says"),
+        ({"evidence.jsonl": b"{torn\n"}, "evidence line 1"),
+        ({"evidence.jsonl": line(node={"path": "/a", "stat": "no"})}, "evidence line 1"),
+        ({"evidence.jsonl": line(node={"path": "/a", "content": "f" * 64})}, "is missing"),
+        (
+            {
+                "evidence.jsonl": line(
+                    asked={"operation": "machine", "arguments": [], "value": {**MACHINE, "now": "x"}}
+                )
+            },
+            "machine",
+        ),
+        (
+            {"evidence.jsonl": line(asked={"operation": "processes", "arguments": [], "value": [{"pid": 1}]})},
+            "processes",
+        ),
+        ({"evidence.jsonl": line(asked={"operation": "system", "arguments": ["rm"], "value": 1})}, "is no question"),
+        ({"evidence.jsonl": b"[" * 200_000 + b"\n"}, "evidence line 1"),
+        ({}, "does not say what it was gathered for"),
+    ],
+)
+def test_hostile_bundles_are_refused(tmp_path: Path, members: dict[str, bytes], message: str) -> None:
+    path = tmp_path / "hostile.bundle"
+    path.write_bytes(made(members))
+    with pytest.raises(InputError) as caught:
+        open_bundle(str(path))
+    assert message in str(caught.value)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "MAX_MEMBER", 1 << 20)
+    path = tmp_path / "bomb.bundle"
+    path.write_bytes(made({"files/" + "1" * 64: b"\0" * (8 << 20)}))
+    assert path.stat().st_size < 100_000
+    with pytest.raises(InputError, match="unpacks to more"):
+        open_bundle(str(path))
+
+
+def test_paths_that_are_no_text_survive(tmp_path: Path) -> None:
+    record = Record()
+    record.learn("stat", ("/odd-\udcff",), ("file", 420, 1, 1, 0, 0, 1, 1, 0, 0, None))
+    stream = io.BytesIO()
+    bundle.save(record, {}, stream)
+    stream.seek(0)
+    loaded, _ = bundle.load("x", stream)
+    assert "/odd-\udcff" in loaded.nodes
