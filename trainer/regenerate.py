@@ -25,7 +25,7 @@ from rich.progress import Progress
 from trainer.config import Config, RegenerateConfig
 from trainer.errors import ConfigError, ResumeRefused
 from trainer.files import cut_torn_line, write_text
-from trainer.prompts import Prompt, load_prompts
+from trainer.prompts import HELD_OUT, Prompt, load_prompts
 from trainer.targets import open_target
 from trainer.targets.generation import generate
 from trainer.targets.interface import DecodableTarget
@@ -89,7 +89,7 @@ def regenerate(target: DecodableTarget, config: RegenerateConfig, *, progress: b
                 responses = _answer(target, group, first, config)
                 missing = max(0, done - first)
                 for one, response in list(zip(group, responses, strict=True))[missing:]:
-                    file.write(_line(target, one.prompt, response))
+                    file.write(_line(target, one, response))
                     tokens += len(response)
                 file.flush()
                 os.fsync(file.fileno())
@@ -101,8 +101,9 @@ def regenerate(target: DecodableTarget, config: RegenerateConfig, *, progress: b
 def _encoded(tokenizer: Tokenizer, config: RegenerateConfig) -> tuple[list[Encoded], list[str]]:
     if not config.prompts:
         raise ConfigError("regenerate.prompts is empty: name jsonl files, or 'pydoc'")
-    if "human-eval" in config.prompts:
-        raise ConfigError("human-eval is held out for evaluation: no training responses are written for it")
+    held_out = [source for source in config.prompts if source in HELD_OUT]
+    if held_out:
+        raise ConfigError(f"{held_out[0]} is held out for evaluation: no training responses are written for it")
     prompts = load_prompts(config.prompts)
     if config.limit is not None and config.limit < len(prompts):
         prompts = [prompts[number * len(prompts) // config.limit] for number in range(config.limit)]
@@ -135,16 +136,27 @@ def _seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8], "big") >> 1
 
 
-def _line(target: DecodableTarget, prompt: Prompt, response: Sequence[int]) -> bytes:
-    """``finish`` is ``stop``, or ``length`` where the target was cut off and its end token is not known."""
+def _line(target: DecodableTarget, one: Encoded, response: Sequence[int]) -> bytes:
+    """``finish`` is ``stop``, or ``length`` where the target was cut off and its end token is not known.
+
+    ``written`` holds the tokens where the text would read back as others: training on those would teach
+    what the target never wrote.
+    """
     ended = bool(response) and response[-1] in target.tokenizer.end_ids
     text = target.tokenizer.decode(response[:-1] if ended else response)
-    value = {
-        "id": prompt.name,
-        "messages": [*map(dict, prompt.messages), {"role": "assistant", "content": text}],
-        "finish": "stop" if ended else "length",
-    }
+    messages = [*map(dict, one.prompt.messages), {"role": "assistant", "content": text}]
+    value: dict[str, Any] = {"id": one.prompt.name, "messages": messages, "finish": "stop" if ended else "length"}
+    tokens = [*one.ids, *response]
+    if not _reads_back(target.tokenizer, messages, tokens, cut=not ended):
+        value["written"] = {"tokenizer": target.tokenizer.digest, "prompt": len(one.ids), "tokens": tokens}
     return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _reads_back(tokenizer: Tokenizer, messages: list[dict[str, str]], tokens: list[int], *, cut: bool) -> bool:
+    try:
+        return tokenizer.encode_chat(messages, cut=cut)[0][: len(tokens)] == tokens
+    except TextError:
+        return False  # the text of a control token, for one
 
 
 def _meta(target: DecodableTarget, config: RegenerateConfig, encoded: Sequence[Encoded]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from trainer.errors import ConfigError
 from trainer.tokenizer import Message, TextError, Tokenizer
 
@@ -23,11 +25,21 @@ class Document:
 
 
 @dataclass(frozen=True)
+class Written:
+    """The very tokens of a chat, for a response whose text reads back as other tokens."""
+
+    tokenizer: str  # its digest
+    prompt: int  # tokens before the last response
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
 class Chat:
     """Messages; ``cut`` where the last one is a response that was broken off (``"finish": "length"``)."""
 
     messages: list[Message]
     cut: bool = False
+    written: Written | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,8 @@ def parse(line: bytes) -> str | Chat:
     for key in ("messages", "conversations"):
         if key in value:
             messages = _messages(value[key], key)
-            return Chat(messages, value.get("finish") == "length" and messages[-1]["role"] == "assistant")
+            cut = value.get("finish") == "length" and messages[-1]["role"] == "assistant"
+            return Chat(messages, cut, _written(value["written"]) if "written" in value else None)
     if "text" not in value:
         raise TextError("none of the keys messages, conversations, text")
     return _string(value["text"], "text")
@@ -89,7 +102,19 @@ def encode(content: str | Chat, tokenizer: Tokenizer) -> Document:
     if isinstance(content, str):
         tokens = tokenizer.encode_text(content)
         return Document(tokens, [True] * len(tokens))
-    return Document(*tokenizer.encode_chat(content.messages, cut=content.cut))
+    if content.written is None:
+        return Document(*tokenizer.encode_chat(content.messages, cut=content.cut))
+    if content.written.tokenizer != tokenizer.digest:
+        raise TextError("its tokens were written with another tokenizer")
+    tokens, prompt = content.written.tokens, content.written.prompt
+    return Document(tokens, [index >= prompt for index in range(len(tokens))])
+
+
+def _written(value: Any) -> Written:
+    try:
+        return msgspec.convert(value, Written)
+    except msgspec.ValidationError as error:
+        raise TextError(f"written: {error}") from error
 
 
 def _messages(value: Any, key: str) -> list[Message]:

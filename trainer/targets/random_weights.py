@@ -33,7 +33,8 @@ def open_random(config: TargetConfig, device: torch.device, dtype: torch.dtype, 
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.normal_(0.0, 0.02, generator=generator)
+                # Outputs of size 1 whatever the width: at 0.02 a narrow model would hardly read its context.
+                parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
             else:
                 parameter.fill_(1.0)
     target = OwnTarget(
