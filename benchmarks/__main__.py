@@ -7,6 +7,7 @@ import sys
 
 BENCHMARKS = {
     "record": "snapshots and stamps on an environment of 148 packages, beside other tools",
+    "launch": "the gate on an unchanged environment, and the watch at rest beside a run",
     "drafter": "the drafter's step against its FLOP floor",
 }
 
