@@ -178,7 +178,7 @@ def simulate(target: DecodableTarget, drafter: Drafter, prompt: Sequence[int], r
     """
     if len(response) < 2:
         return []
-    batch = _one_document([*prompt, *response], supervised_from=len(prompt))
+    batch = one_document([*prompt, *response], supervised_from=len(prompt))
     shape = drafter.shape
     taps = target.features(batch).taps.to(drafter.fc.weight.dtype)
     row = draw_anchors(
@@ -272,7 +272,7 @@ def _encode(target: DecodableTarget, prompt: Prompt) -> list[int]:
         raise ConfigError(f"{prompt.name}: {error}") from error
 
 
-def _one_document(tokens: list[int], supervised_from: int) -> PackedBatch:
+def one_document(tokens: list[int], supervised_from: int) -> PackedBatch:
     length = len(tokens)
     return PackedBatch(
         epoch=0,
