@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,7 +46,15 @@ class _Failed(Exception):
     """Something went wrong after the environment was touched."""
 
 
-def carry_out(host: Host, env: Environment, state: Path, reference: str, plan: Plan, progress: Progress) -> Outcome:
+def carry_out(
+    host: Host,
+    env: Environment,
+    state: Path,
+    reference: str,
+    plan: Plan,
+    progress: Progress,
+    link_mode: str = "copy",
+) -> Outcome:
     """Does what the plan says, or leaves everything as it was. Raises `RollbackError` where neither worked."""
     outcome = Outcome()
     about = {"prefix": env.prefix, "reference": reference, "packages": [step.name for step in plan.steps]}
@@ -53,12 +62,12 @@ def carry_out(host: Host, env: Environment, state: Path, reference: str, plan: P
         hold = (*locks, *([work.lock] if work.lock is not None else ()))
         outcome.transaction = work.folder
         try:
-            staging = _prepare(host, env, plan, work, progress, outcome)
+            staging = _prepare(host, env, plan, work, progress, outcome, link_mode)
         except BaseException as error:
             work.discard()
             return _stopped(outcome, error)
         try:
-            _install(env, plan, staging, work, hold, progress)
+            _install(host, env, plan, staging, work, hold, progress)
             work.write("installed")
             outcome.applied = True
             _verify(host, env, plan, staging, progress)
@@ -94,10 +103,16 @@ def _says(error: BaseException) -> str:
 
 
 def _prepare(
-    host: Host, env: Environment, plan: Plan, work: Transaction, progress: Progress, outcome: Outcome
+    host: Host,
+    env: Environment,
+    plan: Plan,
+    work: Transaction,
+    progress: Progress,
+    outcome: Outcome,
+    link_mode: str,
 ) -> Staging:
     """Everything that can be done without touching the environment."""
-    staging = stage(plan, work.work, progress)
+    staging = stage(plan, work.work, progress, link_mode=link_mode)
     outcome.chosen, outcome.poisoned, outcome.missing = staging.proved, staging.poisoned, staging.failed
     if staging.failed:
         raise RestoreError(staging.failed[0].why)
@@ -115,7 +130,7 @@ def _prepare(
 def touched_paths(host: Host, env: Environment, plan: Plan, staging: Staging) -> set[str]:
     """Every path that the install may create, replace or remove, and the folders above them."""
     names = {step.name for step in plan.steps}
-    going = [dist for dist in read_distributions(host, env).found if dist.name in names]
+    going = footprint.own_dists(env, names, read_distributions(host, env))
     paths = set(footprint.outgoing_paths(env, going))
     for item in staging.staged:
         coming = set(footprint.destinations(env, item.incoming))
@@ -141,11 +156,18 @@ def _demand_space(env: Environment, work: Transaction, saving: int, installing: 
 
 
 def _install(
-    env: Environment, plan: Plan, staging: Staging, work: Transaction, hold: tuple[int, ...], progress: Progress
+    host: Host,
+    env: Environment,
+    plan: Plan,
+    staging: Staging,
+    work: Transaction,
+    hold: tuple[int, ...],
+    progress: Progress,
 ) -> None:
     work.write("installing")
     progress.begin("install", 0)
     python = ["--python", env.executable or env.prefix]
+    _drop_unlisted(host, env, plan)
     going = [step.name for step in plan.steps if step.wanted is None]
     if going:
         _run(["pip", "uninstall", *python, *going], staging.cache, hold)
@@ -160,11 +182,35 @@ def _install(
         # A hard link into a cache that is removed right after shares its inode with nobody, and saves a copy.
         options = ["--no-index", "--no-deps", "--reinstall", "--link-mode", "hardlink"]
         _run(["pip", "install", *python, *options, "--find-links", str(staging.links), *names], staging.cache, hold)
+    _drop_strays(host, env, staging)
     progress.end()
 
 
+def _drop_unlisted(host: Host, env: Environment, plan: Plan) -> None:
+    """Takes away the dist-info of packages without RECORD: uv refuses to replace what it cannot list."""
+    names = {step.name for step in plan.steps}
+    for dist in footprint.own_dists(env, names, read_distributions(host, env)):
+        if dist.record is None and dist.directory.endswith(".dist-info"):
+            shutil.rmtree(dist.directory)
+
+
+def _drop_strays(host: Host, env: Environment, staging: Staging) -> None:
+    """Takes away other dist-infos of the installed packages, and what only they list: uv replaces one of two."""
+    coming = {item.candidate.name: item for item in staging.staged}
+    for dist in footprint.own_dists(env, coming, read_distributions(host, env)):
+        item = coming[dist.name]
+        if dist.directory == f"{env.site[0]}/{item.incoming.dist_info}":
+            continue
+        kept = set(footprint.destinations(env, item.incoming))
+        for path in footprint.listed_files(dist):
+            if path not in kept and path.startswith(f"{env.prefix}/") and os.path.isfile(path):
+                os.unlink(path)
+        if dist.directory.endswith(".dist-info"):
+            shutil.rmtree(dist.directory)
+
+
 def _install_by_lock(python: list[str], staging: Staging, hold: tuple[int, ...]) -> bool:
-    options = ["--no-deps", "--reinstall", "--link-mode", "copy", "--preview-features", "pylock"]
+    options = ["--no-deps", "--reinstall", "--link-mode", staging.link_mode, "--preview-features", "pylock"]
     ran = uv.run(["pip", "install", *python, *options, "-r", str(staging.lock)], staging.cache, hold)
     return ran.code == 0
 
@@ -178,9 +224,11 @@ def _run(arguments: list[str], cache: Path, hold: tuple[int, ...]) -> None:
 def _verify(host: Host, env: Environment, plan: Plan, staging: Staging, progress: Progress) -> None:
     progress.begin("verify installed", sum(item.candidate.bytes or 0 for item in staging.staged))
     dists = read_distributions(host, env)
-    wrong = [says for step in plan.steps if step.wanted is None for says in check.check_removed(dists, step.name)]
+    wrong = [
+        says for step in plan.steps if step.wanted is None for says in check.check_removed(env, dists, step.name)
+    ]
     for item in staging.staged:
-        wrong += check.check_installed(dists, item.step.name, item.candidate.build, progress)
+        wrong += check.check_installed(env, dists, item.step.name, item.candidate.build, progress)
     progress.end()
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""

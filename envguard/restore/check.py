@@ -7,19 +7,23 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from envguard.acquire.distributions import Distribution, Distributions
+from envguard.acquire.environment import Environment
 from envguard.acquire.record_file import Row, build_identity, normalised
 from envguard.restore.archive import Folder, check_rows
+from envguard.restore.footprint import own_dists
 from envguard.restore.progress import Progress
 
 
-def check_installed(dists: Distributions, name: str, build: str, progress: Progress) -> list[str]:
+def check_installed(env: Environment, dists: Distributions, name: str, build: str, progress: Progress) -> list[str]:
     """What is wrong with the installed package: another build, or files that are not what its RECORD says."""
-    found = [dist for dist in dists.found if dist.name == name]
+    found = own_dists(env, (name,), dists)
     if not found:
         return [f"{name} is not installed"]
     if len(found) > 1:
         places = ", ".join(dist.directory for dist in found)
         return [f"{name} has {len(found)} dist-infos: {places}"]
+    if dists.of(name) != found[0]:
+        return [f"{name}: import picks another one, in {(dists.of(name) or found[0]).location}"]
     record = found[0].record
     if record is None:
         return [f"{name}: {found[0].directory}/RECORD cannot be read"]
@@ -37,6 +41,6 @@ def _scripts(dist: Distribution, rows: Iterable[Row]) -> list[str]:
     return [f"{dist.name}: {path} is missing" for path in outside if not Path(path).is_file()]
 
 
-def check_removed(dists: Distributions, name: str) -> list[str]:
+def check_removed(env: Environment, dists: Distributions, name: str) -> list[str]:
     """What is left of a package that was to be removed."""
-    return [f"{name}: {dist.directory} is still there" for dist in dists.found if dist.name == name]
+    return [f"{name}: {dist.directory} is still there" for dist in own_dists(env, (name,), dists)]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import configparser
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from envguard.acquire.distributions import Distribution
+from envguard.acquire.distributions import Distribution, Distributions
 from envguard.acquire.environment import Environment
 from envguard.acquire.record_file import Row
 from envguard.restore.point import walk_paths
@@ -41,13 +41,18 @@ class Incoming:
         return tuple(name.strip() for group in groups for name in parser.options(group))
 
 
+def own_dists(env: Environment, names: Collection[str], dists: Distributions) -> tuple[Distribution, ...]:
+    """The distributions of `names` inside the environment: one that a base Python lends it is not ours to touch."""
+    inside = f"{env.prefix.rstrip('/')}/"
+    return tuple(dist for dist in dists.found if dist.name in names and f"{dist.location}/".startswith(inside))
+
+
 def outgoing_paths(env: Environment, dists: Iterable[Distribution]) -> Iterator[str]:
     """Everything that removing `dists` may remove: files of RECORD, dist-infos whole, bytecode beside the files."""
     for dist in dists:
         yield from walk_paths(dist.directory)
         folders = set()
-        for row in dist.record.rows if dist.record else ():
-            path = posixpath.normpath(posixpath.join(dist.location, row.path))
+        for path in listed_files(dist):
             if os.path.lexists(path):
                 yield path
             folders.add(posixpath.dirname(path))
@@ -56,6 +61,12 @@ def outgoing_paths(env: Environment, dists: Iterable[Distribution]) -> Iterator[
         # uv removes the __pycache__ of every folder that it took a file from.
         for folder in folders:
             yield from walk_paths(f"{folder}/__pycache__")
+
+
+def listed_files(dist: Distribution) -> Iterator[str]:
+    """Where RECORD says that the files lie."""
+    for row in dist.record.rows if dist.record else ():
+        yield posixpath.normpath(posixpath.join(dist.location, row.path))
 
 
 def _top_level(dist: Distribution) -> Iterator[str]:

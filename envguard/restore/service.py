@@ -24,6 +24,7 @@ from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
 from envguard.restore import apply, staging, transaction
 from envguard.restore.apply import Outcome
+from envguard.restore.byhand import said_for_hand
 from envguard.restore.candidate import Candidate
 from envguard.restore.compile_cache import COLD, Brought, bring_back
 from envguard.restore.fetching import FetchFailed, fetch, index_urls
@@ -162,10 +163,16 @@ def _check_interpreter(request: Request) -> None:
         )
 
 
+def not_restored(request: Request) -> list[str]:
+    """What a stamp knows and no restore brings back, each with the command that a person may run."""
+    stamped = request.target.fingerprint
+    return said_for_hand(stamped, request.live) if stamped is not None else []
+
+
 def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> RestoreReport:
     """The answer, before or after the plan was carried out."""
     outcome = outcome or Outcome()
-    notes = [*plan.notes, *outcome.notes]
+    notes = [*plan.notes, *outcome.notes, *not_restored(request)]
     if outcome.failure is not None:
         notes.append(outcome.failure)
     return RestoreReport(
@@ -250,7 +257,8 @@ def _gpu_names(request: Request) -> frozenset[str] | None:
 
 
 def _apply(request: Request, plan: Plan, progress: Progress) -> Outcome:
-    return apply.carry_out(request.host, request.env, request.state, request.target.reference, plan, progress)
+    mode = request.project.config.link_mode
+    return apply.carry_out(request.host, request.env, request.state, request.target.reference, plan, progress, mode)
 
 
 def roll_back(state: Path, progress: Progress | None = None, force: bool = False) -> RestoreReport:

@@ -48,6 +48,7 @@ class Staging:
     """What was staged, what was refused as poisoned, and steps for which nothing sound is left."""
 
     folder: Path | None = None
+    link_mode: str = "copy"
     staged: list[Staged] = field(default_factory=list)
     poisoned: list[Obstacle] = field(default_factory=list)
     failed: list[Obstacle] = field(default_factory=list)
@@ -77,12 +78,15 @@ class Staging:
         return [item for item in self.staged if item.wheel is not None]
 
 
-def stage(plan: Plan, folder: Path | None, progress: Progress, by_lock: bool = True) -> Staging:
+def stage(
+    plan: Plan, folder: Path | None, progress: Progress, by_lock: bool = True, link_mode: str = "copy"
+) -> Staging:
     """Proves a source of each step, and puts it below `folder` ready for uv; with None it only proves.
 
     Raises OSError where `folder` cannot be written.
     """
-    staging = Staging(folder)
+    # Links to links would dangle once the private cache is gone.
+    staging = Staging(folder, "copy" if link_mode == "symlink" else link_mode)
     if folder is not None:
         staging.links.mkdir(exist_ok=True)
         staging.cache.mkdir(exist_ok=True)
@@ -158,7 +162,7 @@ def write_lock(staging: Staging) -> None:
     for item in staging.by_lock():
         pointer = item.candidate.pointer
         assert pointer is not None
-        _link_archive(item, staging.cache / "archive-v0" / pointer.archive)
+        _link_archive(item, staging.cache / "archive-v0" / pointer.archive, staging.link_mode == "hardlink")
         folder = staging.cache / pointer.bucket / "pypi" / item.candidate.name
         folder.mkdir(parents=True)
         shutil.copyfile(pointer.path, folder / os.path.basename(pointer.path))
@@ -176,8 +180,13 @@ def write_lock(staging: Staging) -> None:
     staging.lock.write_text(tomli_w.dumps(lock), encoding="utf-8")
 
 
-def _link_archive(item: Staged, target: Path) -> None:
-    """A folder of links to the files that RECORD lists, and to no other."""
+def _link_archive(item: Staged, target: Path, hard: bool) -> None:
+    """A folder of links to the files that RECORD lists, and to no other.
+
+    Hard ones only where the configuration asks for `hardlink`: then the environment shares its files with the user's
+    cache, which saves the room and lets an edit in place poison it.
+    """
+    link = os.link if hard else os.symlink
     made: set[str] = set()
     source = item.candidate.path
     for row in item.incoming.rows:
@@ -187,4 +196,4 @@ def _link_archive(item: Staged, target: Path) -> None:
         if folder not in made:
             os.makedirs(target / folder, exist_ok=True)
             made.add(folder)
-        os.symlink(f"{source}/{row.path}", target / row.path)
+        link(f"{source}/{row.path}", target / row.path)

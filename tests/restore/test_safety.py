@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,12 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.errors import RestoreError, RollbackError
+from envguard.model.fingerprint import Code, Package
 from envguard.restore import service, uv
 from envguard.restore.locks import exclusive
+from envguard.restore.wanted import from_fingerprint
 from tests.restore.conftest import Swapped, fingerprint, tree
 
 
@@ -253,3 +257,53 @@ def test_only_and_exact(swapped: Swapped) -> None:
     assert not (swapped.stage.site / "sglang").exists()
     service.roll_back(swapped.state)
     assert (swapped.stage.site / "sglang").exists()
+
+
+def test_a_torn_install_without_record_is_replaced(swapped: Swapped) -> None:
+    (record,) = swapped.stage.site.glob("torch-*.dist-info/RECORD")
+    record.unlink()
+    outcome = swapped.restore()
+    assert (outcome.failure, outcome.verified) == (None, True)
+    assert "2.11.0+cu128" in swapped.torch_says()
+    assert len(list(swapped.stage.site.glob("torch-*.dist-info"))) == 1
+
+
+def test_two_dist_infos_of_one_package_become_one(swapped: Swapped) -> None:
+    (info,) = swapped.stage.site.glob("torch-*.dist-info")
+    shutil.copytree(info, info.with_name("torch-2.10.0.dist-info"))
+    before = tree(swapped.stage.venv)
+    outcome = swapped.restore()
+    assert (outcome.failure, outcome.verified) == (None, True)
+    assert [path.name for path in swapped.stage.site.glob("torch-*.dist-info")] == ["torch-2.11.0+cu128.dist-info"]
+    service.roll_back(swapped.state)
+    assert tree(swapped.stage.venv) == before
+
+
+def test_emptied_metadata_and_missing_files_are_mended(swapped: Swapped) -> None:
+    assert swapped.restore().verified
+    (info,) = swapped.stage.site.glob("torch-*.dist-info")
+    (info / "METADATA").write_bytes(b"")
+    (swapped.stage.site / "torch" / "nn" / "__init__.py").unlink()
+    outcome = swapped.restore()
+    assert (outcome.failure, outcome.verified) == (None, True)
+    torch = fingerprint(swapped.stage).package("torch")
+    assert torch == swapped.before.package("torch") or (torch is not None and not torch.departs)
+
+
+def test_an_editable_install_is_left_and_its_commit_said(swapped: Swapped, tmp_path: Path) -> None:
+    tree_path = str(tmp_path / "mine")
+    editable = Package(
+        name="mine", version="0.1", build="b", installer="uv", location="", editable=tree_path, commit="a" * 40
+    )
+    before = replace_struct(swapped.before, packages=(*swapped.before.packages, editable))
+    plan = service.find_and_plan(swapped.request(from_fingerprint("step_690", before)))
+    assert not plan.missing
+    assert any(f"git -C {tree_path} checkout {'a' * 40}" in note for note in plan.notes)
+
+
+def test_what_is_no_package_is_said_with_its_command(swapped: Swapped) -> None:
+    then = Code(path="/somewhere/repo", commit="b" * 40, branch="main", dirty=False, diff_digest=None)
+    before = replace_struct(swapped.before, code=(then,))
+    request = swapped.request(from_fingerprint("step_690", before))
+    report = service.report_of(request, service.find_and_plan(request))
+    assert any(f"git -C /somewhere/repo checkout {'b' * 40}" in note for note in report.notes)
