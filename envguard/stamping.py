@@ -20,7 +20,7 @@ import msgspec
 
 from envguard import clock
 from envguard.acquire import loading
-from envguard.acquire.archive_of_library import FoundArchive, archive_of
+from envguard.acquire.archive_of_library import FoundBuild, archive_of
 from envguard.acquire.contents import Contents, Policy, known_contents, read_contents
 from envguard.acquire.distributions import Distributions, distribution_of, read_distributions
 from envguard.acquire.environment import Environment, locate
@@ -178,8 +178,17 @@ def _as_loaded(
     before: loaded.Before,
     digests: Digests,
 ) -> Fingerprint:
-    def recover(name: str, held: Held) -> FoundArchive | None:
-        return archive_of(host, cache_directories(host, env, project.config), name, held.stale)
+    def recover(name: str, held: Held) -> FoundBuild | None:
+        archive = archive_of(host, cache_directories(host, env, project.config), name, held.stale)
+        if archive is not None or name != "torch" or own.torch is None:
+            return archive
+        below = "torch/lib/"
+        libraries = {
+            file.relative.removeprefix(below): file.build_id for file in held.stale if file.relative.startswith(below)
+        }
+        version, git = own.torch.version, own.torch.git_version
+        build = snapshot.build_remembered(digests.memo, version, git, libraries)
+        return FoundBuild("", version, build, "an earlier fingerprint", (), None) if build is not None else None
 
     process = loaded.Process(
         own.started_ns, own.suspects, own.held, recover, own.torch, lambda: own.libraries_below("torch/lib/")

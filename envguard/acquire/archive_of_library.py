@@ -18,8 +18,8 @@ from envguard.acquire.record_file import build_identity, parse_record
 
 
 @dataclass(frozen=True)
-class FoundArchive:
-    """The archive of the build that is loaded; `by` says which fact names it."""
+class FoundBuild:
+    """The build that is loaded; `path` is the archive that holds it, `by` says which fact names it."""
 
     path: str
     version: str
@@ -29,9 +29,7 @@ class FoundArchive:
     requires_python: str | None
 
 
-def archive_of(
-    host: Host, caches: Iterable[str], name: str, libraries: tuple[MappedFile, ...]
-) -> FoundArchive | None:
+def archive_of(host: Host, caches: Iterable[str], name: str, libraries: tuple[MappedFile, ...]) -> FoundBuild | None:
     """The archive of distribution `name` that holds every one of `libraries`; None where none does, or several do
     that are different builds."""
     found = [
@@ -62,7 +60,7 @@ def _listing(host: Host, path: str) -> tuple[tuple[str, str], ...]:
         return ()  # what cannot be seen holds no archive that could be named as the one
 
 
-def _fits(host: Host, path: str, folder: str, libraries: tuple[MappedFile, ...]) -> FoundArchive | None:
+def _fits(host: Host, path: str, folder: str, libraries: tuple[MappedFile, ...]) -> FoundBuild | None:
     by = _match(host, path, libraries)
     if by is None:
         return None
@@ -73,7 +71,7 @@ def _fits(host: Host, path: str, folder: str, libraries: tuple[MappedFile, ...])
         return None
     version = next(iter(headers.get("version", ())), folder.removesuffix(".dist-info").partition("-")[2])
     requires_python = next(iter(headers.get("requires-python", ())), None)
-    return FoundArchive(path, version, build, by, tuple(headers.get("requires-dist", ())), requires_python)
+    return FoundBuild(path, version, build, by, tuple(headers.get("requires-dist", ())), requires_python)
 
 
 def _match(host: Host, path: str, libraries: tuple[MappedFile, ...]) -> str | None:

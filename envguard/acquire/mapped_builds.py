@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from envguard.acquire.elf import CorruptElf, read_build_id
 from envguard.acquire.host import Host
+from envguard.acquire.pip_stash import before_pip
 from envguard.acquire.torch_build import UnreadableVersion, read_version_file
 
 MOST_RANGES = 20_000
@@ -52,7 +53,7 @@ class MappedBuilds:
 
     def changed(self, pid: int, stale: tuple[StaleFile, ...]) -> tuple[StaleFile, ...]:
         """Without the files that a reinstall replaced by the very same build."""
-        ordered = sorted(stale, key=lambda file: "/torch/lib/" not in file.path)
+        ordered = sorted(stale, key=lambda file: not (self._relative(file.path) or "").startswith("torch/lib/"))
         same = {file.path for file in ordered[:MOST_FILES] if self._is_same_build(pid, file)}
         return tuple(file for file in stale if file.path not in same)
 
@@ -147,4 +148,8 @@ class MappedBuilds:
 
     def _relative(self, path: str) -> str | None:
         """The path below site-packages; None for a file elsewhere."""
-        return next((path[len(site) + 1 :] for site in self.site if path.startswith(f"{site}/")), None)
+        for site in self.site:
+            if path.startswith(f"{site}/"):
+                # torch is the one package whose build is asked for here.
+                return before_pip(path[len(site) + 1 :], ("torch",))
+        return None

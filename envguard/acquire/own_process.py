@@ -16,6 +16,7 @@ from envguard.acquire.distributions import Distribution, canonical
 from envguard.acquire.elf import CorruptElf, read_build_id
 from envguard.acquire.host import Host
 from envguard.acquire.loading import Capture, CapturedDistribution, MappedLibrary, mapped_libraries, stale_libraries
+from envguard.acquire.pip_stash import before_pip
 from envguard.acquire.record_file import parse_record
 from envguard.acquire.torch_build import VersionFile
 
@@ -113,10 +114,21 @@ class OwnProcess:
         )
 
     def _relative(self, path: str) -> str | None:
+        """Below site-packages, as it was when it was mapped: pip renames a folder (`~orch`) before it deletes it."""
         for folder in self.site:
             if path.startswith(folder + "/"):
-                return path[len(folder) + 1 :]
+                relative = path[len(folder) + 1 :]
+                return before_pip(relative, self._tops) if relative.startswith("~") else relative
         return None
+
+    @cached_property
+    def _tops(self) -> frozenset[str]:
+        """Top-level folders of all distributions, then and now."""
+        found: set[str] = set()
+        for states in self.captured.values():
+            for each in states:
+                found.update(os.fsdecode(row.partition(b"/")[0]) for row in each.record.splitlines() if b"/" in row)
+        return frozenset(name for name in found if not name.endswith(".dist-info"))
 
     def _disk_build_id(self, path: str) -> str | None:
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from envguard import clock
-from envguard.acquire.archive_of_library import FoundArchive
+from envguard.acquire.archive_of_library import FoundBuild
 from envguard.acquire.own_process import Held
 from envguard.acquire.torch_build import VersionFile
 from envguard.model.evidence import Unknown
@@ -22,13 +22,13 @@ from envguard.model.fingerprint import Divergence, Package, Torch
 
 @dataclass(frozen=True)
 class Process:
-    """The process, and how to ask it about a package. `recover` finds the archive of what only memory still has."""
+    """The process, and how to ask it about a package. `recover` finds the build that only memory still has."""
 
     started_ns: int
     suspects: frozenset[str]
     """Packages of which a mapped library is no longer on disk."""
     held: Callable[[str], Held]
-    recover: Callable[[str, Held], FoundArchive | None]
+    recover: Callable[[str, Held], FoundBuild | None]
     torch: VersionFile | None = None
     torch_libraries: Callable[[], Mapping[str, str | None]] = dict
     """Library file name → build-id, of torch's as mapped."""
@@ -127,7 +127,8 @@ def _from_before(
     unknown.append(
         Unknown(
             f"build of {name} as loaded",
-            "its files were replaced before envguard was imported, and no uv cache holds the library that is mapped",
+            "its files were replaced before envguard was imported; no uv cache holds the library that is mapped, and "
+            "no earlier fingerprint knows it",
         )
     )
     return msgspec.structs.replace(_bare(like), version=version, build=None, requires=(), requires_python=None)

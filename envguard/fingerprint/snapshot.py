@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -156,3 +156,21 @@ def remembered_torch(memo: Memo, build: str | None) -> Torch | None:
         return msgspec.json.decode(text, type=Torch) if text is not None else None
     except msgspec.MsgspecError:
         return None  # of another version of envguard
+
+
+def build_remembered(
+    memo: Memo, version: str, git_version: str | None, libraries: Mapping[str, str | None]
+) -> str | None:
+    """The one build whose torch had this version and these build-ids when it lay on disk; None where none did."""
+    prefix = "torch of "
+    found = []
+    for name in [name for name in memo if name.startswith(prefix)]:
+        build = name.removeprefix(prefix)
+        torch = remembered_torch(memo, build)
+        if torch is None or (torch.version, torch.git_version) != (version, git_version):
+            continue
+        # Some libraries are linked without a build-id: they say nothing for and nothing against it.
+        told = {file: build_id for file, build_id in libraries.items() if build_id is not None}
+        if told and all(torch.libraries.get(file) == build_id for file, build_id in told.items()):
+            found.append(build)
+    return found[0] if len(found) == 1 else None
