@@ -108,6 +108,9 @@ class Child:
         """Whether the terminal sent this signal, and to the command's process group too."""
         if info.si_code != _SI_KERNEL:
             return False
+        if info.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid():
+            # A terminal that goes away tells the leader of its session alone, which we are in a tmux pane of our own.
+            return False
         with contextlib.suppress(ProcessLookupError):
             return os.getpgid(self.pid) == os.getpgrp()
         return True

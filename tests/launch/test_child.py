@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -303,3 +304,31 @@ def test_a_terminal_that_goes_away_tells_the_command(terminal: Terminal, tmp_pat
     terminal.fd = os.open(os.devnull, os.O_RDONLY)
     wait_until_gone(pid)
     assert seen.read_text() == "hup"
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_under_tmux_keys_reach_the_command_and_closing_the_session_hangs_it_up(tmp_path: Path) -> None:
+    server, seen = ["tmux", "-L", f"eg-{os.getpid()}"], tmp_path / "seen"
+    program = tmp_path / "program.py"
+    hup = f"signal.signal(signal.SIGHUP, lambda n, f: (open({str(seen)!r}, 'a').write('SIGHUP'), os._exit(0)))\n"
+    hear = f"signal.signal(signal.SIGINT, lambda n, f: open({str(seen)!r}, 'a').write('SIGINT '))\n"
+    ready = f"open({str(tmp_path / 'ready')!r}, 'w').write(str(os.isatty(0)))\n"
+    program.write_text(f"import os, signal, time\n{hup}{hear}{ready}while True: time.sleep(0.05)\n")
+    line = " ".join(["exec", *SUPERVISOR, sys.executable, str(program)])
+    subprocess.run([*server, "-f", "/dev/null", "new-session", "-d", "-s", "t", line], env=environment(), check=True)
+    try:
+        wait_for_text(tmp_path / "ready", "True")
+        subprocess.run([*server, "send-keys", "-t", "t", "C-c"], check=True)
+        wait_for_text(seen, "SIGINT ")
+        time.sleep(0.3)
+        subprocess.run([*server, "kill-session", "-t", "t"], check=True)
+        wait_for_text(seen, "SIGINT SIGHUP")
+    finally:
+        subprocess.run([*server, "kill-server"], check=False, capture_output=True)
+
+
+def wait_for_text(path: Path, text: str, seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not (path.exists() and path.read_text() == text):
+        assert time.monotonic() < deadline, path.read_text() if path.exists() else f"no {path.name}"
+        time.sleep(0.05)
