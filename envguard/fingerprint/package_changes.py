@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from envguard.fingerprint.requirements import Requirements, check_requirements
+from envguard.fingerprint.requirements import Requirements, check_requirements, marker_environment
 from envguard.fingerprint.rules import Change, is_torch_stack
 from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
@@ -201,6 +201,8 @@ def _shadowed(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
 
 
 def _requirements(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
+    if _asked(a) == _asked(b):
+        return  # parsing 4,000 requirements twice is most of what comparing two equal environments would cost
     old, new = check_requirements(a), check_requirements(b)
     known = {(item.package, item.line, item.installed) for item in old.unmet}
     for item in new.unmet:
@@ -216,6 +218,12 @@ def _requirements(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
             kind = "unmet-stack" if is_torch_stack(item.needs) else "unmet"
             yield Change("packages", item.package, kind, was, now, item.says)
     yield from _unparsed(old, new)
+
+
+def _asked(fingerprint: Fingerprint) -> tuple[object, ...]:
+    """Everything that decides which requirements are met."""
+    packages = tuple((package.name, package.version, package.requires) for package in fingerprint.packages)
+    return packages, marker_environment(fingerprint)
 
 
 def _unparsed(old: Requirements, new: Requirements) -> Iterator[Change]:
