@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from envguard import clock
-from envguard.acquire.checkpoints import match_name
+from envguard.acquire.checkpoints import Checkpoint, match_name
 from envguard.acquire.environment import Environment, locate
 from envguard.acquire.headroom import Headroom, read_headroom, visible
 from envguard.acquire.host import Host, LiveHost
@@ -94,8 +94,10 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     child.find_command(command, request.environ)
     diff = _compared(request, reference, live)
     earlier = _earlier(host, request, warn)
-    room = read_headroom(host, _folders(request, places))
-    expected = _expected(host, request, reference, places, live, earlier)
+    newest = next(iter(reversed(places.checkpoints().newest_run())), None)
+    room = read_headroom(host, _folders(request, newest))
+    known = reference.fingerprint if reference is not None else None
+    expected = expect(host, request.environ, known, live, earlier, newest)
     claims, claimed = _claims(host, request, room, live, expected)
     checks = (*check_all(room, live, expected), *claimed)
     gated = weigh(request.project, live, diff, _restorable(reference), checks, given, warn)
@@ -186,23 +188,9 @@ def _earlier(host: Host, request: Request, warn: Warn) -> tuple[RunRecord, ...]:
     return tuple(record for _, record in records)
 
 
-def _folders(request: Request, places: Places) -> list[str]:
+def _folders(request: Request, newest: Checkpoint | None) -> list[str]:
     """Where checkpoints will be written."""
-    newest = places.checkpoints().newest_run()
-    return [newest[-1].run_directory] if newest else [str(root) for root in request.checkpoint_roots[:1]]
-
-
-def _expected(
-    host: Host,
-    request: Request,
-    reference: Reference | None,
-    places: Places,
-    live: Fingerprint,
-    earlier: Sequence[RunRecord],
-) -> Expected:
-    newest = places.checkpoints().newest_run()
-    known = reference.fingerprint if reference is not None else None
-    return expect(host, request.environ, known, live, earlier, newest[-1] if newest else None)
+    return [newest.run_directory] if newest is not None else [str(root) for root in request.checkpoint_roots[:1]]
 
 
 def _claims(
