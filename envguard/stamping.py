@@ -25,7 +25,7 @@ from envguard.acquire.contents import Contents, Policy, known_contents, read_con
 from envguard.acquire.distributions import Distributions, distribution_of, read_distributions
 from envguard.acquire.environment import Environment, locate
 from envguard.acquire.host import Host, LiveHost
-from envguard.acquire.own_process import Held, OwnProcess
+from envguard.acquire.own_process import Held, OwnProcess, started_ns
 from envguard.acquire.stamps import Stamp, describe_unreadable, read_stamp, reference, saved_ns, stamp_path
 from envguard.acquire.uv_cache import cache_directories
 from envguard.errors import InputError, UsageError
@@ -106,14 +106,19 @@ def stamp(checkpoint: str | os.PathLike[str]) -> Fingerprint:
     """Stores the environment as this process loaded it with a checkpoint that was just saved.
 
     A directory gets `envguard.json`, a file X gets `X.envguard.json` beside it. Safe when every rank calls it. Needs
-    the standard library, msgspec and packaging, and no more. Raises `envguard.errors.InputError` where there is no
-    such checkpoint, and OSError where the stamp cannot be written.
+    the standard library, msgspec and packaging, and no more. A checkpoint that was saved before this process started
+    is stamped as retrospective, which is no evidence of its past. Raises `envguard.errors.InputError` where there is
+    no such checkpoint, and OSError where the stamp cannot be written.
     """
     path = os.path.abspath(checkpoint)
     if not Path(path).exists():
         raise InputError(f"there is no checkpoint at {path}", "call `envguard.stamp` after the checkpoint was saved")
     project = open_project(Path.cwd(), os.environ, prefix=sys.prefix)
-    stamped = write_stamp(path, loaded_fingerprint(project))
+    taken = loaded_fingerprint(project)
+    if saved_ns(LiveHost(), path) < started_ns() - FRESH_S * clock.NS:
+        # Saved by an earlier process: what this one loaded is no evidence of what that one had.
+        taken = msgspec.structs.replace(taken, origin="retrospective")
+    stamped = write_stamp(path, taken)
     note(project.state, stamped, path)
     return stamped
 
@@ -137,9 +142,9 @@ def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprin
     )
     found = read_distributions(host, env)
     policy = Policy(project.config.watch, closely=closely(found))
-    contents = read_contents(host, found.found, policy, digests, trust_records=True)
-    disk = snapshot.assemble(host, request, env, found, contents, digests)
     own = OwnProcess(host, env.site, loading.AT_IMPORT, found.found)
+    contents = read_contents(host, found.found, policy, digests, trust_records=True, mapped=own.mapped())
+    disk = snapshot.assemble(host, request, env, found, contents, digests)
     before = _before(host, env, own, found, contents.of, digests)
     snapshot.keep_digests(project.state, digests, None)
     return _as_loaded(host, project, disk, env, own, before, digests)

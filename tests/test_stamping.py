@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,10 +46,11 @@ class Trainer:
         self.stage = stage
         script = stage.project / "trainer_loop.py"
         script.write_text(TRAINER)
+        stage.lend_envguard()
         self.process = subprocess.Popen(
             [str(stage.python), str(script), imports, when],
             cwd=stage.project,
-            env=stage.environ({**stage.lend_envguard(), **variables}),
+            env=stage.environ(variables),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -152,6 +155,54 @@ def test_without_any_witness_the_build_is_unknown_and_the_version_is_told(torch_
     assert [item["what"] for item in stamped["unknown"] if "torch" in item["what"]] == ["build of torch as loaded"]
 
 
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_swap_by_pip_is_seen_through_the_name_that_pip_gave_the_folder(torch_stage: Stage, when: str) -> None:
+    """pip renames `torch` to `~orch` before it deletes it, and leaves no archive: envguard's own store knows it."""
+    before = snapshot(torch_stage)
+    with training(torch_stage, when=when) as trainer:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(torch_stage.python)]
+        install = [*pip, "install", "--quiet", "--no-index", "--find-links", str(torch_stage.wheels)]
+        subprocess.run([*install, "torch==2.11.0+cu130"], env=torch_stage.environ(), check=True)
+        shutil.rmtree(torch_stage.cache)
+        stamped = trainer.stamp()
+        live = snapshot(torch_stage)
+    assert builds(stamped)["torch"] == builds(before)["torch"]
+    assert stamped["torch"] == before["torch"]
+    assert diverged(stamped) == {"torch": ("2.11.0+cu128", "2.11.0+cu130")}
+    assert any("still runs the old torch 2.11.0+cu128" in problem["says"] for problem in live["problems"])
+
+
+def test_a_library_that_was_edited_in_place_is_looked_at_again(torch_stage: Stage) -> None:
+    """RECORD has not moved; the mapped file has, and what a process maps follows the file."""
+    torch_stage.install("torch==2.11.0+cu128", arguments=["--link-mode", "copy", "--reinstall"])
+    before = snapshot(torch_stage)
+    with training(torch_stage) as trainer:
+        assert trainer.stamp("step_1")["id"] == before["id"]
+        library = torch_stage.site / "torch/lib/libtorch_cuda.so"
+        with library.open("r+b") as stream:
+            stream.seek(-1, os.SEEK_END)
+            last = stream.read(1)
+            stream.seek(-1, os.SEEK_END)
+            stream.write(bytes([last[0] ^ 1]))
+        stamped = trainer.stamp("step_2")
+    assert builds(stamped)["torch"] != builds(before)["torch"]
+    assert any(problem["kind"] == "files-modified" for problem in stamped["problems"])
+
+
+def test_a_checkpoint_of_an_earlier_process_gets_no_evidence(torch_stage: Stage) -> None:
+    folder = save(torch_stage.checkpoints / "step_3")
+    old = time.time() - 3600
+    for file in folder.rglob("*"):
+        os.utime(file, (old, old))
+    script = torch_stage.project / "later.py"
+    script.write_text("import envguard\nenvguard.stamp('checkpoints/step_3')\n")
+    torch_stage.lend_envguard()
+    environ = torch_stage.environ()
+    subprocess.run([str(torch_stage.python), str(script)], cwd=torch_stage.project, env=environ, check=True)
+    assert json.loads((folder / "envguard.json").read_text())["origin"] == "retrospective"
+    assert counts(folder) is not None
+
+
 def test_a_reinstall_of_the_same_build_is_no_divergence(torch_stage: Stage) -> None:
     with training(torch_stage) as trainer:
         torch_stage.install("torch==2.11.0+cu128", arguments=["--reinstall", "--link-mode", "copy"])
@@ -238,7 +289,8 @@ def test_the_trainer_needs_no_more_than_two_packages(torch_stage: Stage) -> None
         "print(sorted({name.split('.')[0] for name in sys.modules} & set(sys.argv[1:])))\n"
     )
     heavy = ["typer", "rich", "psutil", "pynvml", "platformdirs", "msgpack", "click", "torch", "pydantic"]
-    environ = torch_stage.environ(torch_stage.lend_envguard())
+    torch_stage.lend_envguard()
+    environ = torch_stage.environ()
     command = [str(torch_stage.python), str(script), *heavy]
     done = subprocess.run(command, cwd=torch_stage.project, env=environ, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[]\n", "")
@@ -255,7 +307,8 @@ def test_many_ranks_may_stamp_at_once(torch_stage: Stage) -> None:
         "    (folder / f'part-{sys.argv[1]}.{number}.pt').write_bytes(sys.argv[1].encode() * 9000)\n"
         "    envguard.stamp(folder)\n"
     )
-    environ = torch_stage.environ(torch_stage.lend_envguard())
+    torch_stage.lend_envguard()
+    environ = torch_stage.environ()
     ranks = [
         subprocess.Popen([str(torch_stage.python), str(script), str(rank)], cwd=torch_stage.project, env=environ)
         for rank in range(6)
@@ -392,13 +445,74 @@ def test_the_huggingface_callback(torch_stage: Stage, monkeypatch: pytest.Monkey
     handler.on_save(arguments, TrainerState(global_step=40), TrainerControl())
 
 
-def test_the_lightning_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held against a stand-in of Lightning's trainer: the real one is exercised where it is installed."""
-    try:
-        from envguard.integrations.lightning import StampCallback
-    except ImportError:
-        pytest.skip("neither lightning nor pytorch_lightning is installed")
-    assert StampCallback()
+class LightningTrainer:
+    """What the callback needs of Lightning's trainer: the two calls through which a checkpoint comes and goes."""
+
+    is_global_zero = True
+
+    def __init__(self) -> None:
+        self.strategy = self
+        self.late: list[Path] = []
+        self.asynchronous = False
+
+    def save_checkpoint(self, filepath: Path, weights_only: bool = False) -> None:
+        if self.asynchronous:
+            self.late.append(filepath)
+        else:
+            save(filepath)
+
+    def remove_checkpoint(self, filepath: Path) -> None:
+        filepath.unlink()
+
+
+@pytest.fixture
+def lightning(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The callback's module over a stand-in of `lightning.pytorch`, which is heavy and need not be installed; with
+    the real trainers of both packages the callback was run by hand."""
+    package, module = types.ModuleType("lightning"), types.ModuleType("lightning.pytorch")
+    module.Callback = type("Callback", (), {})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lightning", package)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", module)
+    monkeypatch.delitem(sys.modules, "envguard.integrations.lightning", raising=False)
+    return importlib.import_module("envguard.integrations.lightning")
+
+
+def test_the_lightning_callback(torch_stage: Stage, lightning: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(torch_stage.project)
+    trainer, callback = LightningTrainer(), lightning.StampCallback()
+    callback.setup(trainer, None, "fit")
+    callback.setup(trainer, None, "validate")
+    path = torch_stage.checkpoints / "epoch=0-step=10.ckpt"
+    trainer.save_checkpoint(path)
+    assert counts(path) is None
+    trainer.remove_checkpoint(path)
+    assert list(torch_stage.checkpoints.iterdir()) == []
+    trainer.asynchronous = True
+    trainer.save_checkpoint(path)
+    callback.on_train_batch_end(trainer)
+    assert list(torch_stage.checkpoints.iterdir()) == []
+    save(trainer.late[0])
+    callback.teardown(trainer, None, "fit")
+    assert counts(path) is None
+
+
+def test_other_ranks_leave_the_stamp_to_the_first(torch_stage: Stage, lightning: Any) -> None:
+    trainer, callback = LightningTrainer(), lightning.StampCallback()
+    trainer.is_global_zero = False
+    callback.setup(trainer, None, "fit")
+    path = torch_stage.checkpoints / "epoch=0-step=10.ckpt"
+    trainer.save_checkpoint(path)
+    assert [entry.name for entry in torch_stage.checkpoints.iterdir()] == [path.name]
+
+
+def test_a_stamp_that_fails_ends_no_training(
+    tmp_path: Path, lightning: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, callback = LightningTrainer(), lightning.StampCallback()
+    callback.setup(trainer, None, "fit")
+    (tmp_path / "step=5.ckpt.envguard.json").mkdir()
+    trainer.save_checkpoint(tmp_path / "step=5.ckpt")
+    assert "step=5.ckpt is not stamped" in caplog.text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="maps and map files are the Linux kernel's")

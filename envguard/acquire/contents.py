@@ -14,7 +14,7 @@ import hashlib
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -91,14 +91,16 @@ def read_contents(
     digests: Digests,
     progress: Callable[[int], None] | None = None,
     trust_records: bool = False,
+    mapped: Sequence[str] = (),
 ) -> AllContents:
     """Looks at every file of every distribution; `progress` is told of bytes as they are hashed.
 
-    With `trust_records` a package whose RECORD has not moved since it was last looked at is taken as it was then:
-    what a stamp in a training loop can afford.
+    With `trust_records` a package whose RECORD has not moved since it was last looked at is taken as it was then,
+    unless one of its files among `mapped` (paths below site-packages: the libraries of a process) has: what a stamp
+    in a training loop can afford.
     """
     notes = Notes()
-    reader = _Reader(host, digests, notes, progress, trust_records)
+    reader = _Reader(host, digests, notes, progress, tuple(mapped) if trust_records else None)
     found = {each.directory: reader.read(each, policy.depth(each)) for each in distributions}
     return AllContents(found, tuple(notes.problems), tuple(notes.unknown))
 
@@ -119,13 +121,13 @@ class _Reader:
         digests: Digests,
         notes: Notes,
         progress: Callable[[int], None] | None,
-        trust_records: bool,
+        mapped: tuple[str, ...] | None,
     ) -> None:
         self.host = host
         self.digests = digests
         self.notes = notes
         self.progress = progress
-        self.trust_records = trust_records
+        self.mapped = mapped
 
     def read(self, dist: Distribution, depth: Depth) -> Contents:
         marks = self.host.stats(dist.directory, ("RECORD", "INSTALLER"))
@@ -141,7 +143,7 @@ class _Reader:
         seen = self.digests.package(dist.directory)
         if seen is not None and seen.record != key:
             seen = None
-        if self.trust_records and seen is not None and (seen.hashed or depth == "stat"):
+        if self.mapped is not None and seen is not None and self._taken_as_seen(dist, seen, depth, self.mapped):
             return _contents(seen, depth)
         rows = None if seen is not None else self._rows(dist)
         if seen is None and rows is None:
@@ -157,6 +159,15 @@ class _Reader:
             self.notes.unseen(f"contents of {dist.name}", "RECORD changed while it was read")
             return Contents(None)
         return self._examine(dist, depth, key, rows, stats, seen, looked_at)
+
+    def _taken_as_seen(self, dist: Distribution, seen: SeenPackage, depth: Depth, mapped: tuple[str, ...]) -> bool:
+        """Whether every file of the package that a process maps has the stat with which it was last looked at."""
+        if depth == "stat" or not seen.hashed:
+            return depth == "stat"
+        at = {name: index for index, name in enumerate(_names(seen))}
+        mine = [name for name in mapped if name in at]
+        now, before = self.host.stats(dist.location, mine), array("q", seen.stats)
+        return all(_key(now, 4 * index) == _key(before, 4 * at[name]) for index, name in enumerate(mine))
 
     def _rows(self, dist: Distribution) -> tuple[Row, ...] | None:
         try:

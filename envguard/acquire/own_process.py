@@ -84,6 +84,11 @@ class OwnProcess:
         """Packages of which a mapped library is stale."""
         return frozenset(name for file, _ in self._stale if (name := self._owner(file.relative)) is not None)
 
+    def mapped(self) -> tuple[str, ...]:
+        """Paths below site-packages of the libraries that this process maps and that are still there."""
+        paths = (self._relative(library.path) for library in mapped_libraries() if not library.deleted)
+        return tuple(path for path in paths if path is not None)
+
     def libraries_below(self, folder: str) -> dict[str, str | None]:
         """File name → build-id of mapped libraries whose path below site-packages begins with `folder`."""
         found = {}
@@ -102,8 +107,7 @@ class OwnProcess:
         ]
         fresh = False
         if not stale:
-            mapped = (self._relative(library.path) for library in mapped_libraries() if not library.deleted)
-            fresh = any(relative in paths for relative in mapped)
+            fresh = any(relative in paths for relative in self.mapped())
         version = self.torch.version if name == "torch" and self.torch is not None else None
         return Held(
             imported=bool(modules),
