@@ -84,13 +84,14 @@ class Tokenizer:
         begins after it. ``cut``: the last message is a response that was broken off; the ids end with it,
         since its writer did not end it there.
         """
-        encoding = self._encode_rendered(self._render(messages, generate=False))
+        whole = self._render(messages, generate=False)
+        encoding = self._encode_rendered(whole)
         supervised = [False] * len(encoding.ids)
         end = 0
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            end = self._supervise(encoding, supervised, self._response_start(messages, number))
+            end = self._supervise(encoding, supervised, self._response_start(whole, messages, number))
         if not end:
             raise TextError("no message of the assistant: nothing to learn from")
         length = end if cut else len(supervised)
@@ -100,9 +101,8 @@ class Tokenizer:
         """Token ids to text."""
         return str(self._backend.decode(list(ids), skip_special_tokens=not keep_special))
 
-    def _response_start(self, messages: Sequence[Message], number: int) -> int:
-        """The offset, in characters of the rendered chat, at which message ``number``'s text begins."""
-        whole = self._render(messages, generate=False)
+    def _response_start(self, whole: str, messages: Sequence[Message], number: int) -> int:
+        """The offset, in characters of the rendered chat ``whole``, at which message ``number``'s text begins."""
         prompt = self._render(messages[:number], generate=True)
         if not whole.startswith(prompt):
             raise TextError(f"the chat template rewrites what precedes message {number}")
