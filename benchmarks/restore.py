@@ -18,19 +18,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import uv
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import Cost, median, run, save
-from envguard.acquire.host import LiveHost
-from envguard.acquire.stamps import reference
-from envguard.demo.index import serve_index
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
-from envguard.fingerprint.snapshot import Request, take
-from envguard.state.digests import Digests
 
 ROUNDS = 3
 ARCHIVES = 200
@@ -49,6 +43,17 @@ for path, digest, size in csv.reader(open(record, newline="")):
             total += count
         os.close(descriptor)
 print(total)
+"""
+
+INSTALL = """
+import sys
+from pathlib import Path
+from envguard.demo.index import serve_index
+from envguard.demo.stage import Stage
+stage = Stage(Path(sys.argv[1]))
+with serve_index(stage.wheels) as index:
+    stage.install("torch", index=index, arguments=["--no-deps", "--link-mode", "copy"])
+print(index)
 """
 
 PLAN = """
@@ -98,15 +103,15 @@ def _download(stage: Stage) -> Path:
 def _measure(stage: Stage, wheel: Path, rounds: int) -> dict[str, Any]:
     (stage.wheels / wheel.name).symlink_to(wheel.absolute())
     stage.make_venv()
-    with serve_index(stage.wheels) as index:
-        stage.install("torch", index=index, arguments=["--no-deps", "--link-mode", "copy"])
-        costs: dict[str, list[Cost]] = {"u": [], "h": [], "pylock": [], "rebuilt-wheel": []}
-        _stamp(stage)
-        for _ in range(rounds):
-            costs["u"].append(_uv(stage, index))
-            costs["h"].append(run([sys.executable, "-c", HASH, str(stage.site)])[0])
-            costs["pylock"].append(_restore(stage, "pylock"))
-            costs["rebuilt-wheel"].append(_restore(stage, "rebuilt-wheel"))
+    # In a process of its own: a child's peak memory counts from the parent's, and the index reads the wheel whole.
+    index = run([sys.executable, "-P", "-c", INSTALL, str(stage.root)])[1].split()[-1]
+    _stamp(stage)
+    costs: dict[str, list[Cost]] = {"u": [], "h": [], "pylock": [], "rebuilt-wheel": []}
+    for _ in range(rounds):
+        costs["u"].append(_uv(stage, index))
+        costs["h"].append(run([sys.executable, "-c", HASH, str(stage.site)])[0])
+        costs["pylock"].append(_restore(stage, "pylock"))
+        costs["rebuilt-wheel"].append(_restore(stage, "rebuilt-wheel"))
     imported = subprocess.run(
         [stage.python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=False
     )
@@ -151,11 +156,12 @@ def _stamp(stage: Stage) -> None:
     folder = stage.checkpoints / "step_690"
     folder.mkdir()
     (folder / "model.pt").write_bytes(b"weights")
-    taken = take(LiveHost(), Request(start=str(stage.project), python=str(stage.venv)), Digests())
-    about = reference(LiveHost(), str(folder))
-    stamp = msgspec.structs.replace(taken, checkpoint=about, origin="launch", diverged=())
-    (folder / "envguard.json").write_bytes(msgspec.json.encode(stamp))
     (stage.project / "envguard.toml").write_text("")
+    _envguard(stage, "snapshot", "--into", "step_690", "-q")
+
+
+def _envguard(stage: Stage, *arguments: str) -> None:
+    run(stage.envguard_command(*arguments), stage.environ(), stage.project)
 
 
 def _uv(stage: Stage, index: str) -> Cost:
@@ -199,8 +205,7 @@ def _plan(stage: Stage) -> tuple[float, float]:
     live = stage.root / "live.json"
     edited = stage.site / "torch" / "version.py"
     edited.write_bytes(edited.read_bytes() + b"# edited\n")
-    now = take(LiveHost(), Request(start=str(stage.project), python=str(stage.venv)), Digests())
-    live.write_bytes(msgspec.json.encode(now))
+    _envguard(stage, "snapshot", "-o", str(live), "-q")
     stamp = stage.checkpoints / "step_690" / "envguard.json"
     arguments = [str(stage.venv), str(stage.project), str(stamp), str(live)]
     walls, cpus = [], []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from envguard.restore.plan import Plan
 from envguard.restore.progress import Progress
 from envguard.restore.staging import Staging, stage
 from envguard.restore.transaction import Transaction
+from envguard.state import digests as digest_store
 
 # How long a uv that a killed restore left behind is waited for.
 PATIENCE_S = 120.0
@@ -67,10 +67,10 @@ def carry_out(
             work.discard()
             return _stopped(outcome, error)
         try:
-            _install(host, env, plan, staging, work, hold, progress)
+            _install(env, plan, staging, work, hold, progress)
             work.write("installed")
             outcome.applied = True
-            _verify(host, env, plan, staging, progress)
+            _verify(host, env, state, plan, staging, progress)
             work.write("verified")
             outcome.verified = True
         except BaseException as error:
@@ -117,28 +117,17 @@ def _prepare(
     if staging.failed:
         raise RestoreError(staging.failed[0].why)
     work.write("staged")
-    paths = touched_paths(host, env, plan, staging)
-    size = point.bytes_of(paths)
+    names = {step.name for step in plan.steps}
+    coming = [item.incoming for item in staging.staged]
+    staging.print = footprint.footprint(env, read_distributions(host, env), names, coming)
+    copies = point.to_copy(staging.print.touched, staging.print.leaving, work.folder)
+    size = sum(copies.values())
     _demand_space(env, work, size, sum(item.candidate.bytes or 0 for item in staging.staged))
     progress.begin("save", size)
-    work.save(paths, progress)
+    staging.saved = work.save(staging.print.touched, copies, progress)
     progress.end()
-    work.write("saved", files=len(paths), bytes=size)
+    work.write("saved", files=len(staging.saved), bytes=size)
     return staging
-
-
-def touched_paths(host: Host, env: Environment, plan: Plan, staging: Staging) -> set[str]:
-    """Every path that the install may create, replace or remove, and the folders above them."""
-    names = {step.name for step in plan.steps}
-    going = footprint.own_dists(env, names, read_distributions(host, env))
-    paths = set(footprint.outgoing_paths(env, going))
-    for item in staging.staged:
-        coming = set(footprint.destinations(env, item.incoming))
-        paths |= coming | set(footprint.incoming_bytecode(env, coming))
-        paths.add(f"{env.site[0]}/{item.incoming.dist_info}")
-    if env.kind == "venv" and not os.path.lexists(f"{env.prefix}/.lock"):
-        paths.add(f"{env.prefix}/.lock")
-    return footprint.with_folders(env, paths)
 
 
 def _demand_space(env: Environment, work: Transaction, saving: int, installing: int) -> None:
@@ -156,7 +145,6 @@ def _demand_space(env: Environment, work: Transaction, saving: int, installing: 
 
 
 def _install(
-    host: Host,
     env: Environment,
     plan: Plan,
     staging: Staging,
@@ -166,11 +154,9 @@ def _install(
 ) -> None:
     work.write("installing")
     progress.begin("install", 0)
+    assert staging.print is not None
+    point.take_away(staging.saved, staging.print.leaving, _staying(env), work.point)
     python = ["--python", env.executable or env.prefix]
-    _drop_unlisted(host, env, plan)
-    going = [step.name for step in plan.steps if step.wanted is None]
-    if going:
-        _run(["pip", "uninstall", *python, *going], staging.cache, hold)
     if staging.by_lock() and not _install_by_lock(python, staging, hold):
         # Another uv's pointer, most likely: the same sources again as wheels, which any uv takes.
         by_wheel = stage(plan, staging.folder, progress, by_lock=False)
@@ -182,31 +168,17 @@ def _install(
         # A hard link into a cache that is removed right after shares its inode with nobody, and saves a copy.
         options = ["--no-index", "--no-deps", "--reinstall", "--link-mode", "hardlink"]
         _run(["pip", "install", *python, *options, "--find-links", str(staging.links), *names], staging.cache, hold)
-    _drop_strays(host, env, staging)
     progress.end()
 
 
-def _drop_unlisted(host: Host, env: Environment, plan: Plan) -> None:
-    """Takes away the dist-info of packages without RECORD: uv refuses to replace what it cannot list."""
-    names = {step.name for step in plan.steps}
-    for dist in footprint.own_dists(env, names, read_distributions(host, env)):
-        if dist.record is None and dist.directory.endswith(".dist-info"):
-            shutil.rmtree(dist.directory)
-
-
-def _drop_strays(host: Host, env: Environment, staging: Staging) -> None:
-    """Takes away other dist-infos of the installed packages, and what only they list: uv replaces one of two."""
-    coming = {item.candidate.name: item for item in staging.staged}
-    for dist in footprint.own_dists(env, coming, read_distributions(host, env)):
-        item = coming[dist.name]
-        if dist.directory == f"{env.site[0]}/{item.incoming.dist_info}":
-            continue
-        kept = set(footprint.destinations(env, item.incoming))
-        for path in footprint.listed_files(dist):
-            if path not in kept and path.startswith(f"{env.prefix}/") and os.path.isfile(path):
-                os.unlink(path)
-        if dist.directory.endswith(".dist-info"):
-            shutil.rmtree(dist.directory)
+def _staying(env: Environment) -> set[str]:
+    """Folders that every environment has, empty or not."""
+    staying = {f"{env.prefix}/bin", f"{env.prefix}/lib"}
+    for site in env.site:
+        while site.startswith(env.prefix):
+            staying.add(site)
+            site = os.path.dirname(site)
+    return staying
 
 
 def _install_by_lock(python: list[str], staging: Staging, hold: tuple[int, ...]) -> bool:
@@ -221,15 +193,19 @@ def _run(arguments: list[str], cache: Path, hold: tuple[int, ...]) -> None:
         raise _Failed(f"uv: {ran.reason}")
 
 
-def _verify(host: Host, env: Environment, plan: Plan, staging: Staging, progress: Progress) -> None:
+def _verify(host: Host, env: Environment, state: Path, plan: Plan, staging: Staging, progress: Progress) -> None:
+    """Every file of what was installed; what was read of them is kept, so that the next snapshot need not."""
     progress.begin("verify installed", sum(item.candidate.bytes or 0 for item in staging.staged))
     dists = read_distributions(host, env)
+    digests = digest_store.load(state)
     wrong = [
         says for step in plan.steps if step.wanted is None for says in check.check_removed(env, dists, step.name)
     ]
-    for item in staging.staged:
-        wrong += check.check_installed(env, dists, item.step.name, item.candidate.build, progress)
+    builds = {item.step.name: item.candidate.build for item in staging.staged}
+    wrong += check.check_installed(host, env, dists, builds, digests, progress)
     progress.end()
+    with contextlib.suppress(OSError):  # a full disk costs the next snapshot its speed, and nothing else
+        digest_store.save(state, digests)
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise _Failed(f"after the install: {wrong[0]}{more}")

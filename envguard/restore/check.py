@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from envguard.acquire.contents import Policy, read_contents
 from envguard.acquire.distributions import Distribution, Distributions
 from envguard.acquire.environment import Environment
-from envguard.acquire.record_file import Row, build_identity, normalised
-from envguard.restore.archive import Folder, check_rows
+from envguard.acquire.host import Host
+from envguard.acquire.record_file import Row
 from envguard.restore.footprint import own_dists
 from envguard.restore.progress import Progress
+from envguard.state.digests import Digests
 
 
-def check_installed(env: Environment, dists: Distributions, name: str, build: str, progress: Progress) -> list[str]:
-    """What is wrong with the installed package: another build, or files that are not what its RECORD says."""
-    found = own_dists(env, (name,), dists)
-    if not found:
-        return [f"{name} is not installed"]
-    if len(found) > 1:
-        places = ", ".join(dist.directory for dist in found)
-        return [f"{name} has {len(found)} dist-infos: {places}"]
-    if dists.of(name) != found[0]:
-        return [f"{name}: import picks another one, in {(dists.of(name) or found[0]).location}"]
-    record = found[0].record
-    if record is None:
-        return [f"{name}: {found[0].directory}/RECORD cannot be read"]
-    got = build_identity(record.rows)
-    if got != build:
-        return [f"{name}: the installed build is {got[:16]}, not {build[:16]}"]
-    root = Path(found[0].location)
-    faults = check_rows(Folder(root), normalised(record.rows), progress)
-    return [f"{name}: {root}/{fault}" for fault in faults] + _scripts(found[0], record.rows)
+def check_installed(
+    host: Host,
+    env: Environment,
+    dists: Distributions,
+    builds: Mapping[str, str],
+    digests: Digests,
+    progress: Progress,
+) -> list[str]:
+    """What is wrong with the installed packages: another build than `builds` says, or files that are not what their
+    RECORD says. Every file is read."""
+    wrong: list[str] = []
+    single: dict[str, Distribution] = {}
+    for name in builds:
+        found = own_dists(env, (name,), dists)
+        if len(found) != 1:
+            places = ", ".join(dist.directory for dist in found)
+            wrong.append(f"{name} has {len(found)} dist-infos: {places}" if found else f"{name} is not installed")
+        elif (picked := dists.of(name)) != found[0]:
+            wrong.append(f"{name}: import picks another one, in {picked.location if picked else '?'}")
+        else:
+            single[name] = found[0]
+    contents = read_contents(host, single.values(), Policy(deep=True), digests, progress.advance)
+    wrong += [f"{item.what}: {item.why}" for item in contents.unknown]
+    for name, dist in single.items():
+        seen = contents.of[dist.directory]
+        if seen.identity != builds[name]:
+            wrong.append(f"{name}: the installed build is {str(seen.identity)[:16]}, not {builds[name][:16]}")
+        wrong += [f"{name}: {dist.location}/{path}: {got}" for path, got in sorted(seen.departs.items())]
+        wrong += _scripts(dist, dist.record.rows if dist.record else ())
+    return wrong
 
 
 def _scripts(dist: Distribution, rows: Iterable[Row]) -> list[str]:

@@ -55,6 +55,13 @@ def saved_copies(host: Host, project: Project) -> tuple[Place, ...]:
     return tuple(place for place in found if place.how == "configuration" and place.path not in used)
 
 
+def nothing_to_judge(host: Host, project: Project) -> bool:
+    """Whether no cache is in use and no copy of one is kept, so that it does not matter which build would read it."""
+    if any(isinstance(manifest, CacheManifest) for _, manifest in Vault(project.state).manifests()):
+        return False
+    return not any(host.find(place.path) for place in (*in_use(host, project), *saved_copies(host, project)))
+
+
 def bring_back(
     host: Host, project: Project, build: Build, progress: Progress, dry_run: bool = False
 ) -> list[Brought]:

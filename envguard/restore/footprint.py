@@ -9,6 +9,7 @@ import configparser
 import os
 import posixpath
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.acquire.distributions import Distribution, Distributions
@@ -47,20 +48,70 @@ def own_dists(env: Environment, names: Collection[str], dists: Distributions) ->
     return tuple(dist for dist in dists.found if dist.name in names and f"{dist.location}/".startswith(inside))
 
 
-def outgoing_paths(env: Environment, dists: Iterable[Distribution]) -> Iterator[str]:
-    """Everything that removing `dists` may remove: files of RECORD, dist-infos whole, bytecode beside the files."""
-    for dist in dists:
-        yield from walk_paths(dist.directory)
-        folders = set()
-        for path in listed_files(dist):
-            if os.path.lexists(path):
-                yield path
-            folders.add(posixpath.dirname(path))
-        if dist.record is None or dist.directory.endswith(".egg-info"):
-            yield from _top_level(dist)
-        # uv removes the __pycache__ of every folder that it took a file from.
-        for folder in folders:
-            yield from walk_paths(f"{folder}/__pycache__")
+@dataclass(frozen=True)
+class Footprint:
+    """Paths inside the environment. `leaving` are the old packages' own files, which go; `touched` is everything
+    whose state is to be kept, the folders above among them."""
+
+    leaving: frozenset[str]
+    touched: frozenset[str]
+
+
+def footprint(
+    env: Environment, dists: Distributions, names: Collection[str], incoming: Iterable[Incoming]
+) -> Footprint:
+    """What replacing the packages `names` by `incoming` takes away, and what it may touch."""
+    going = own_dists(env, names, dists)
+    shared = {path for dist in dists.found if dist not in going for path in listed_files(dist)}
+    leaving = {path for dist in going for path in _own_files(dist)} - shared
+    touched = {path for wheel in incoming for path in destinations(env, wheel)}
+    touched |= {f"{env.site[0]}/{wheel.dist_info}" for wheel in incoming}
+    for dist in going:
+        touched |= set(walk_paths(dist.directory))
+        if dist.record is None or not dist.directory.endswith(".dist-info"):
+            touched |= set(_top_level(dist))
+    # What an installer rewrites where an editable install of old was made.
+    for site in env.site:
+        touched |= {path for path in (f"{site}/easy-install.pth", *_egg_links(site)) if os.path.lexists(path)}
+    if not os.path.lexists(f"{env.prefix}/.lock"):
+        touched.add(f"{env.prefix}/.lock")
+    inside = f"{env.prefix.rstrip('/')}/"
+    leaving = {path for path in leaving if path.startswith(inside)}
+    return Footprint(frozenset(leaving), frozenset(with_folders(env, leaving | touched)))
+
+
+def _egg_links(site: str) -> list[str]:
+    return (
+        [f"{site}/{name}" for name in os.listdir(site) if name.endswith(".egg-link")] if os.path.isdir(site) else []
+    )
+
+
+def _own_files(dist: Distribution) -> Iterator[str]:
+    """What goes when a distribution goes: its dist-info, the files that RECORD lists, and their bytecode.
+
+    Of one without RECORD only the dist-info: which files are its own is not known, and the new build is laid over
+    them. An egg-info is left to uv, which knows its forms.
+    """
+    if not dist.directory.endswith(".dist-info"):
+        return
+    yield from (path for path in walk_paths(dist.directory) if not is_folder(path))
+    modules: dict[str, set[str]] = {}
+    for path in listed_files(dist):
+        if os.path.lexists(path) and not is_folder(path):
+            yield path
+        if path.endswith(".py"):
+            folder, _, name = path.rpartition("/")
+            modules.setdefault(folder, set()).add(name.removesuffix(".py"))
+    for folder, stems in modules.items():
+        cache = f"{folder}/__pycache__"
+        for name in os.listdir(cache) if is_folder(cache) else ():
+            if name.split(".")[0] in stems:
+                yield f"{cache}/{name}"
+
+
+def is_folder(path: str) -> bool:
+    """Whether the path is a directory itself, and no link to one."""
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def listed_files(dist: Distribution) -> Iterator[str]:
@@ -113,9 +164,3 @@ def with_folders(env: Environment, paths: Iterable[str]) -> set[str]:
             path = posixpath.dirname(path)
     out.add(prefix)
     return out
-
-
-def incoming_bytecode(env: Environment, paths: Iterable[str]) -> Iterator[str]:
-    """Bytecode caches beside files that are to be overwritten."""
-    for folder in {posixpath.dirname(path) for path in paths if path.endswith(".py")}:
-        yield from walk_paths(f"{folder}/__pycache__")

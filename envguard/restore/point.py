@@ -6,11 +6,12 @@ state to return to as the others. Putting back compares first, so that what was 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -79,20 +80,30 @@ def describe(path: str) -> Saved:
     )
 
 
-def bytes_of(paths: Iterable[str]) -> int:
-    """How many bytes of files a restore point of these paths would keep."""
-    total = 0
+def to_copy(paths: Iterable[str], leaving: Collection[str], folder: Path) -> dict[str, int]:
+    """Files whose bytes must be copied to be kept, with their sizes.
+
+    A file that goes anyway is moved into the restore point and not copied, unless it lies on another file system, or
+    shares its inode with something else (a uv cache): that could change it while it is kept.
+    """
+    out = {}
+    device = os.stat(folder).st_dev
     for path in paths:
         try:
             status = os.lstat(path)
         except OSError:
             continue
-        total += status.st_size if stat.S_ISREG(status.st_mode) else 0
-    return total
+        moves = path in leaving and status.st_nlink == 1 and status.st_dev == device
+        if stat.S_ISREG(status.st_mode) and not moves:
+            out[path] = status.st_size
+    return out
 
 
-def save(paths: Iterable[str], folder: Path, progress: Progress) -> tuple[Saved, ...]:
-    """Keeps `paths` below `folder`: the files' bytes, and last, atomically, the manifest that makes them count."""
+def save(paths: Iterable[str], copies: Collection[str], folder: Path, progress: Progress) -> tuple[Saved, ...]:
+    """Writes down how every path is and copies the files of `copies`; last, atomically, the manifest that counts.
+
+    Nothing outside `folder` changes. The files that are not copied have their place in it (`take_away`).
+    """
     files = folder / "files"
     files.mkdir(parents=True)
     kept: list[Saved] = []
@@ -100,10 +111,11 @@ def save(paths: Iterable[str], folder: Path, progress: Progress) -> tuple[Saved,
         saved = describe(path)
         if saved.kind == "file":
             number = len(kept)
-            copy_file(path, str(files / str(number)), progress.advance)
-            # A file that changed while it was copied is not what it was, nor what it is.
-            if describe(path) != saved:
-                raise OSError(f"{path} changed while it was being saved")
+            if path in copies:
+                copy_file(path, str(files / str(number)), progress.advance)
+                # A file that changed while it was copied is not what it was, nor what it is.
+                if describe(path) != saved:
+                    raise OSError(f"{path} changed while it was being saved")
             saved = msgspec.structs.replace(saved, stored=number)
         kept.append(saved)
     lines = []
@@ -113,6 +125,29 @@ def save(paths: Iterable[str], folder: Path, progress: Progress) -> tuple[Saved,
         lines.append(msgspec.json.encode(line) + b"\n")
     write_atomically(folder / MANIFEST, b"".join(lines))
     return tuple(kept)
+
+
+def take_away(saved: tuple[Saved, ...], leaving: Collection[str], staying: Collection[str], folder: Path) -> None:
+    """Removes the files that go: into the restore point where they were not copied to it; then the folders that are
+    empty without them, except those of `staying`.
+
+    A kill at any moment leaves each file in one of two places, and `put_back` looks in both.
+    """
+    emptied: set[str] = set()
+    for entry in saved:
+        if entry.path not in leaving or entry.kind not in ("file", "link"):
+            continue
+        stored = folder / "files" / str(entry.stored)
+        if entry.kind == "link" or os.path.lexists(stored):
+            os.unlink(entry.path)
+        else:
+            os.rename(entry.path, stored)
+        emptied.add(os.path.dirname(entry.path))
+    for entry in reversed(saved):  # sorted by path: what is deeper comes first
+        if entry.kind == "directory" and entry.path in emptied and entry.path not in staying:
+            with contextlib.suppress(OSError):  # not empty: something of a user's lies in it
+                os.rmdir(entry.path)
+                emptied.add(os.path.dirname(entry.path))
 
 
 def load(folder: Path) -> tuple[Saved, ...]:

@@ -26,7 +26,7 @@ from envguard.restore import apply, staging, transaction
 from envguard.restore.apply import Outcome
 from envguard.restore.byhand import said_for_hand
 from envguard.restore.candidate import Candidate
-from envguard.restore.compile_cache import COLD, Brought, bring_back
+from envguard.restore.compile_cache import COLD, Brought, bring_back, nothing_to_judge
 from envguard.restore.fetching import FetchFailed, fetch, index_urls
 from envguard.restore.finding import find_candidates
 from envguard.restore.locks import occupants
@@ -219,7 +219,13 @@ def bring_caches_back(
 
     Before the restore (`dry_run`) only the stamp knows the tag that the restored torch will have.
     """
-    build = _build_to_come(request) if dry_run else _build_now(request)
+    if dry_run:
+        build = _build_to_come(request)
+    elif nothing_to_judge(request.host, request.project):
+        # The tag costs a reading of torch's sources, and there is no cache that it could fit.
+        build = Build(None, "no compile cache is here") if _has_torch(request) else None
+    else:
+        build = _build_now(request)
     if build is None:
         return ()
     try:
@@ -227,6 +233,10 @@ def bring_caches_back(
     except OSError as error:
         where = error.filename or "the compile cache"
         return (Brought(str(where), f"{where} could not be filled: {error.strerror or error}. So {COLD}"),)
+
+
+def _has_torch(request: Request) -> bool:
+    return read_distributions(request.host, request.env).of("torch") is not None
 
 
 def _build_to_come(request: Request) -> Build | None:

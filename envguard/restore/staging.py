@@ -26,8 +26,9 @@ from envguard.restore.archive import (
     write_wheel,
 )
 from envguard.restore.candidate import Candidate, opened
-from envguard.restore.footprint import Incoming
+from envguard.restore.footprint import Footprint, Incoming
 from envguard.restore.plan import Plan, Step
+from envguard.restore.point import Saved
 from envguard.restore.progress import Progress
 
 DEFAULT_INDEX = "https://pypi.org/simple"
@@ -54,6 +55,9 @@ class Staging:
     failed: list[Obstacle] = field(default_factory=list)
     proved: dict[str, Candidate] = field(default_factory=dict)
     """Name → the source that was found sound."""
+    print: Footprint | None = None
+    saved: tuple[Saved, ...] = ()
+    """How everything was that the install may touch."""
 
     @property
     def links(self) -> Path:

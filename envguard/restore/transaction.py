@@ -16,7 +16,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from envguard import clock
 from envguard.errors import RestoreError
 from envguard.restore import point
 from envguard.restore.copying import sync_filesystem
+from envguard.restore.point import Saved
 from envguard.restore.progress import Progress
 from envguard.state.files import locked, open_state, sync_directory
 
@@ -96,10 +97,12 @@ class Transaction:
             os.close(descriptor)
         self.entries = (*self.entries, entry)
 
-    def save(self, paths: set[str], progress: Progress) -> None:
-        """Keeps `paths` as they are, durably."""
-        point.save(paths, self.point, progress)
-        sync_filesystem(str(self.point))
+    def save(self, paths: Collection[str], copies: Collection[str], progress: Progress) -> tuple[Saved, ...]:
+        """Keeps `paths` as they are; what was copied is durable when this returns."""
+        saved = point.save(paths, copies, self.point, progress)
+        if copies:
+            sync_filesystem(str(self.point))
+        return saved
 
     def put_back(self, progress: Progress) -> list[str]:
         """Makes the environment what it was; returns what could not be done."""
