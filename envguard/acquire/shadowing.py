@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from envguard.acquire.host import Host
+from envguard.acquire.section import Notes
 from envguard.model.fingerprint import Shadowed
 
 if TYPE_CHECKING:
@@ -41,6 +42,36 @@ def find_shadowed(host: Host, env: Environment, listings: Mapping[str, Listing])
             if earlier is not None and earlier not in (source, f"{source}.py") and _is_module(host, earlier):
                 found.append(Shadowed(name=name, wins=earlier, loses=source))
     return tuple(found)
+
+
+# Module → distributions that bring it: those whose replacement by a stray file costs a run most.
+_STACK = {
+    "torch": ("torch",),
+    "triton": ("triton", "pytorch-triton"),
+    "numpy": ("numpy",),
+    "transformers": ("transformers",),
+    "flash_attn": ("flash-attn",),
+    "sglang": ("sglang",),
+    "vllm": ("vllm",),
+}
+
+
+def judge_start(host: Host, start: str, env: Environment, installed: frozenset[str], notes: Notes) -> None:
+    """What lies in the starting folder and would be imported, by `python -m` and scripts there, instead of a package."""
+    if any(entry.path == start for entry in env.sys_path):
+        return  # already on the path, and told as what it hides there
+    for module, names in _STACK.items():
+        if installed.isdisjoint(names):
+            continue
+        for path in (f"{start}/{module}/__init__.py", f"{start}/{module}.py"):
+            try:
+                found = host.find(path)
+            except OSError as error:
+                notes.unseen(f"whether {path} hides {module}", error)
+                continue
+            if found is not None:
+                says = f"{path} is imported instead of the installed {module} by what is started from its folder"
+                notes.problem("start-folder", names[0], says, path)
 
 
 def _modules(folder: str, listing: Listing) -> dict[str, str]:

@@ -15,6 +15,7 @@ from envguard.acquire.environment import Environment, locate
 from envguard.acquire.host import Host, LiveHost
 from envguard.acquire.memo import Memo
 from envguard.acquire.section import Notes
+from envguard.acquire.shadowing import judge_start
 from envguard.config import Config
 from envguard.fingerprint.identity import fingerprint_id
 from envguard.fingerprint.packages import closely, cuda_of, judge_pth, packages_of, with_sources
@@ -105,6 +106,7 @@ def assemble(
     notes.take(contents.problems, contents.unknown)
     packages, beaten = packages_of(distributions, contents.of, notes)
     judge_pth(env.pth, distributions, notes)
+    judge_start(host, request.root or request.start, env, frozenset(each.name for each in packages), notes)
     torch_build = next((package.build for package in packages if package.name == "torch"), None)
     wish = Wish(
         request.start, request.root, request.config, request.deep, request.probe, request.in_process, request.own_pids

@@ -13,6 +13,8 @@ from envguard.acquire.contents import MISSING, AllContents, Contents, Policy, re
 from envguard.acquire.distributions import read_distributions
 from envguard.acquire.environment import locate
 from envguard.acquire.host import LiveHost
+from envguard.acquire.record import Record
+from envguard.acquire.recorded import BundleHost, RecordingHost
 from envguard.demo import wheels
 from envguard.demo.stage import Stage
 from envguard.state import digests as digest_store
@@ -263,6 +265,17 @@ def test_a_file_that_is_no_text_is_kept_in_the_store(stage: Stage) -> None:
     assert look(watch=("demo",)).departs == {}
     look(watch=("demo",))
     assert look.hashed == []
+
+
+def test_a_bundle_answers_as_the_machine_did(look: Looking) -> None:
+    (look.stage.site / "demo/deep/er.py").unlink()
+    recording = RecordingHost(LiveHost(), Record())
+    found = read_distributions(recording, locate(recording, str(look.stage.python), "/"))
+    live = read_contents(recording, found.found, Policy(deep=True), Digests())
+    bundle = BundleHost(recording.record, "bundle")
+    again = read_distributions(bundle, locate(bundle, str(look.stage.python), "/"))
+    assert read_contents(bundle, again.found, Policy(deep=True), Digests()) == live
+    assert live.of[found.found[0].directory].departs == {"demo/deep/er.py": MISSING}
 
 
 def test_what_was_derived_from_files_is_kept_under_its_mark(tmp_path: Path) -> None:

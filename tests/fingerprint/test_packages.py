@@ -97,6 +97,18 @@ def test_start_up_code_of_nobody_is_named_and_a_packages_own_is_not(stage: Stage
     assert [problem.subject for problem in problems(found, "pth-leaves")] == ["stranger.pth"]
 
 
+def test_a_stray_torch_in_the_folder_of_the_start_is_told(torch_stage: Stage) -> None:
+    start = str(torch_stage.project)
+    asked = Request(start=start, python=str(torch_stage.python), config=Config())
+    assert problems(take(LiveHost(), asked, Digests()), "start-folder") == []
+    (torch_stage.project / "numpy.py").write_text("")
+    (torch_stage.project / "torch").mkdir()
+    assert problems(take(LiveHost(), asked, Digests()), "start-folder") == []
+    (torch_stage.project / "torch/__init__.py").write_text("")
+    found = problems(take(LiveHost(), asked, Digests()), "start-folder")
+    assert [problem.path for problem in found] == [f"{start}/torch/__init__.py"]
+
+
 def test_an_editable_package_has_its_trees_commit() -> None:
     package = Package(name="a", version="1", build=None, installer="pip", location="/s", editable="/src/repo/pkg")
     outer = Code(path="/src", commit="1" * 40, branch=None, dirty=False, diff_digest=None)
