@@ -57,7 +57,7 @@ _STACK = {
 
 
 def judge_start(host: Host, start: str, env: Environment, installed: frozenset[str], notes: Notes) -> None:
-    """What lies in the starting folder and would be imported, by `python -m` and scripts there, instead of a package."""
+    """What lies in the starting folder and is imported, by `python -m` and scripts there, instead of a package."""
     if any(entry.path == start for entry in env.sys_path):
         return  # already on the path, and told as what it hides there
     for module, names in _STACK.items():
