@@ -70,17 +70,19 @@ def _version(host: Host, base: str, version: str, executable: str | None) -> str
 def _version_in_binary(host: Host, base: str, version: str, executable: str | None) -> str | None:
     """The version is a string of its own in the library, or in an interpreter that is linked statically."""
     major = version.removeprefix("python").removeprefix("pypy").rstrip("t")
-    wanted = re.compile(rb"\0(" + re.escape(major.encode()) + rb"\.\d+(?:(?:a|b|rc)\d+)?\+?)\0")
+    wanted = re.compile(r"\0(" + re.escape(major) + r"\.\d+(?:(?:a|b|rc)\d+)?\+?)\0")
     binaries = [f"{base}/lib/lib{version}.so.1.0", f"{base}/bin/{version}"]
     if executable is not None:
         binaries.append(host.realpath(executable))
     for path in binaries:
         try:
-            match = wanted.search(host.read(path, MAX_BINARY))
+            # Only the places are asked for: the whole binary would end up in every bundle.
+            _, texts = host.scan(path, (f"\0{major}.",), 0, 16, MAX_BINARY)
         except OSError:
             continue  # linked the other way: the next is asked
-        if match:
-            return match[1].decode()
+        for text in texts:
+            if match := wanted.match(text):
+                return match[1]
     return None
 
 
