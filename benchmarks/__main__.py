@@ -8,6 +8,7 @@ import sys
 BENCHMARKS = {
     "record": "snapshots and stamps on an environment of 148 packages, beside other tools",
     "launch": "the gate on an unchanged environment, and the watch at rest beside a run",
+    "timeline": "the past of 100,000 files and 1,000,000 log lines",
     "drafter": "the drafter's step against its FLOP floor",
 }
 

@@ -31,7 +31,9 @@ _MARK = re.compile(
     re.MULTILINE,
 )
 _KINDS: dict[str, MarkKind] = {"oom": "oom", "fx": "fx-tracing", "last": "traceback", "killed": "killed"}
-_HINT = re.compile(rb"(?i)error|exception|interrupt|killed|signal|out of memory|fx_symbolic|segmentation")
+_HINTS = (b"Error", b"Exception", b"Interrupt", b"Exit", b"Killed", b"Signal", b"out of memory", b"fx_symbolic",
+          b"symbolically trace", b"Segmentation fault", b"Bus error")  # fmt: skip
+"""Words of which a telling line holds one; looked for as plain bytes, which is many times faster than patterns."""
 _TIME = re.compile(rb"\d{4}[-/]\d{2}[-/]\d{2}[ T]\d{2}:\d{2}:\d{2}(?:[.,]\d{1,6})?(?:Z|[+-]\d{2}:?\d{2})?")
 _GPU = re.compile(r"GPU (\d+)")
 
@@ -90,12 +92,7 @@ def read_text_log(host: Host, log: LogFile, zone: Zone) -> TextLog:
 def _marks(block: bytes, first_line: int, before: Span | None, zone: Zone) -> list[Mark]:
     found: list[Mark] = []
     line, counted = first_line, 0
-    position = 0
-    while (hint := _HINT.search(block, position)) is not None:
-        begin = block.rfind(b"\n", 0, hint.start()) + 1
-        end = block.find(b"\n", hint.start())
-        end = len(block) if end < 0 else end
-        position = end + 1
+    for begin, end in _hinted(block):
         match = _MARK.search(block, begin, end)
         if match is None:
             continue
@@ -107,6 +104,19 @@ def _marks(block: bytes, first_line: int, before: Span | None, zone: Zone) -> li
         gpu = _GPU.search(text)
         found.append(Mark(kind, line, text, span, gpu.group(1) if gpu else None))
     return found
+
+
+def _hinted(block: bytes) -> list[tuple[int, int]]:
+    """(begin, end) of every line with one of the words, in order."""
+    lines: dict[int, int] = {}
+    for word in _HINTS:
+        at = block.find(word)
+        while at >= 0:
+            end = block.find(b"\n", at)
+            end = len(block) if end < 0 else end
+            lines[block.rfind(b"\n", 0, at) + 1] = end
+            at = block.find(word, end)
+    return sorted(lines.items())
 
 
 def _time_in(data: bytes, zone: Zone, latest: bool) -> Span | None:
