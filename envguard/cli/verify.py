@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +18,9 @@ from envguard.cli.options import (
     open_session,
 )
 
+if TYPE_CHECKING:
+    from envguard.model.drift import VerifyReport
+
 
 def verify(
     packages: Annotated[
@@ -24,6 +28,9 @@ def verify(
         typer.Argument(metavar="[PACKAGE]...", help="Only these; all where none is named.", show_default=False),
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Hash every file, and every archive in the cache.")] = False,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="FILE", help="Of the machine that this bundle is from.")
+    ] = None,
     python: PythonOption = None,
     checkpoints: CheckpointsOption = None,
     json: JsonOption = False,
@@ -42,6 +49,10 @@ def verify(
     from envguard.report.verify import render
 
     screen = Screen(json, quiet, verbose, color)
+    if bundle is not None:
+        report = _of_bundle(bundle, tuple(packages or ()), deep, python)
+        screen.answer(report, render(report, verbose=verbose > 0, quiet=quiet))
+        raise typer.Exit(report.exit_code())
     session = open_session(python, checkpoints)
     stamps = stamps_of_newest(open_places(session, no_live))
     with screen.hashing() as progress:
@@ -50,6 +61,18 @@ def verify(
         )
     screen.answer(report, render(report, verbose=verbose > 0, quiet=quiet))
     raise typer.Exit(report.exit_code())
+
+
+def _of_bundle(bundle: Path, packages: tuple[str, ...], deep: bool, python: str | None) -> VerifyReport:
+    from envguard.acquire.gathering import open_bundle
+    from envguard.errors import UsageError
+    from envguard.fingerprint.bundled import verify_bundle
+
+    if python is not None:
+        raise UsageError("--python names an environment of this machine", "a bundle holds one environment, its own")
+    if deep:
+        raise UsageError("--deep hashes files, and a bundle holds none", "run `verify --deep` on the machine itself")
+    return verify_bundle(open_bundle(str(bundle)), packages)
 
 
 app = single(verify)

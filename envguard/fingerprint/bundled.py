@@ -6,6 +6,9 @@ from envguard.acquire.gathering import Also, OpenBundle
 from envguard.acquire.host import Host
 from envguard.acquire.survey import Request
 from envguard.fingerprint import snapshot
+from envguard.fingerprint.reference import Places, no_live, stamps_of_newest
+from envguard.fingerprint.verify_live import verify_on
+from envguard.model.drift import VerifyReport
 from envguard.model.fingerprint import Fingerprint
 from envguard.state.digests import Digests
 
@@ -27,9 +30,35 @@ def fingerprint_on(host: Host, request: Request) -> Fingerprint:
     return snapshot.take(host, asked, Digests())
 
 
+def verify_bundle(opened: OpenBundle, packages: tuple[str, ...]) -> VerifyReport:
+    """`verify` of the environment that a bundle was gathered from, against the stamps in the bundle.
+
+    What `collect` did not hash cannot be hashed afterwards: it is unverifiable, and said to be. Raises `UsageError`.
+    """
+    request = opened.request
+    places = Places(
+        host=opened.host, start=request.start, roots=request.checkpoint_roots, state=request.state or "",
+        live=no_live, baseline=None, lock=None,
+    )  # fmt: skip
+    return verify_on(
+        opened.host,
+        request.start,
+        request.python,
+        request.config,
+        packages,
+        False,
+        stamps_of_newest(places),
+        Digests(),
+    )
+
+
+def _ask_verification(host: Host, request: Request) -> None:
+    verify_on(host, request.start, request.python, request.config, (), False, {}, Digests())
+
+
 def _ask_fingerprint(host: Host, request: Request) -> None:
     fingerprint_on(host, request)
 
 
-QUESTIONS: tuple[Also, ...] = (_ask_fingerprint,)
+QUESTIONS: tuple[Also, ...] = (_ask_fingerprint, _ask_verification)
 """Readers beside the survey whose questions a bundle answers."""

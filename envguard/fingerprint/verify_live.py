@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from envguard.acquire.contents import Policy
 from envguard.acquire.distributions import Distributions, canonical, read_distributions
 from envguard.acquire.environment import locate
-from envguard.acquire.host import LiveHost
+from envguard.acquire.host import Host, LiveHost
 from envguard.acquire.uv_cache import cache_directories, read_caches
 from envguard.acquire.verification import observe
+from envguard.config import Config
 from envguard.errors import UsageError
 from envguard.fingerprint.packages import closely
 from envguard.fingerprint.snapshot import keep_digests
@@ -18,7 +19,7 @@ from envguard.fingerprint.verify import judge
 from envguard.model.drift import VerifyReport
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
-from envguard.state.digests import load
+from envguard.state.digests import Digests, load
 
 
 def verify_live(
@@ -34,17 +35,33 @@ def verify_live(
 
     Raises `UsageError` for a package that is not installed, with the nearest names.
     """
-    host = LiveHost()
-    env = locate(host, python, str(project.start))
+    digests = load(project.state)
+    report = verify_on(
+        LiveHost(), str(project.start), python, project.config, packages, deep, stamps, digests, progress
+    )
+    keep_digests(project.state, digests, warn)
+    return report
+
+
+def verify_on(
+    host: Host,
+    start: str,
+    python: str | None,
+    config: Config,
+    packages: tuple[str, ...],
+    deep: bool,
+    stamps: Mapping[str, Fingerprint],
+    digests: Digests,
+    progress: Callable[[int], None] | None = None,
+) -> VerifyReport:
+    """The same on any host. Raises `UsageError` for a package that is not installed, with the nearest names."""
+    env = locate(host, python, start)
     distributions = read_distributions(host, env)
     names = frozenset(canonical(name) for name in packages)
     _check_names(names, distributions)
-    caches = read_caches(host, cache_directories(host, env, project.config))
-    digests = load(project.state)
-    policy = Policy(project.config.watch, deep, closely(distributions))
-    seen = observe(host, distributions, names, caches, policy, digests, progress)
-    keep_digests(project.state, digests, warn)
-    return judge(seen, stamps)
+    caches = read_caches(host, cache_directories(host, env, config))
+    policy = Policy(config.watch, deep, closely(distributions))
+    return judge(observe(host, distributions, names, caches, policy, digests, progress), stamps)
 
 
 def _check_names(names: frozenset[str], distributions: Distributions) -> None:

@@ -93,6 +93,28 @@ def test_secrets_are_overwritten_character_for_character() -> None:
     }  # fmt: skip
 
 
+def test_hashes_that_look_like_tokens_are_left_alone() -> None:
+    record = b"torch/a.py,sha256=sk-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF,12\n"
+    assert sanitised_file("/site/torch-2.dist-info/RECORD", record) is record
+    inside = b"sha256=Qsk-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF"
+    assert sanitised_file("/x.lock", inside) is inside
+
+
+def test_verify_and_diff_of_a_bundle_say_what_they_say_on_the_machine(torch_stage: Stage, tmp_path: Path) -> None:
+    path = tmp_path / "stage.bundle"
+    assert torch_stage.envguard("collect", "-o", str(path)).returncode == 0
+    assert torch_stage.envguard("diff", str(path), "live").returncode == 0
+    assert torch_stage.envguard("verify", "--bundle", str(path), cwd=tmp_path).returncode == 0
+    with (torch_stage.site / "torch" / "nn" / "__init__.py").open("a") as stream:
+        stream.write("# edited\n")
+    assert torch_stage.envguard("diff", str(path), "live").returncode == 1
+    assert torch_stage.envguard("collect", "-o", str(path)).returncode == 0
+    packed = torch_stage.envguard("verify", "--bundle", str(path), "--json", cwd=tmp_path)
+    live = torch_stage.envguard("verify", "--json")
+    assert packed.returncode == live.returncode == 1
+    assert json.loads(packed.stdout)["problems"] == json.loads(live.stdout)["problems"]
+
+
 def line(**fields: Any) -> bytes:
     return json.dumps(fields).encode() + b"\n"
 
