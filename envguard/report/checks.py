@@ -34,6 +34,8 @@ def check_command(evidence: Evidence) -> str:
     if evidence.witness in ("apt", "dpkg"):
         sought = evidence.value.partition("T")[0] if evidence.witness == "apt" else field
         return f"zgrep -F {shlex.quote(sought)} {path}"
+    if field == "source mtime in its header":
+        return f"date --iso-8601=seconds -d @$(od -An -tu4 -j8 -N4 {path} | tr -d ' ')"
     if field == "Version":
         return f"grep ^Version: {path}"
     if evidence.witness == "lock-file":

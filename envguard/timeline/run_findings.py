@@ -73,7 +73,7 @@ def _caveats(change: RateChange, causes: list[Cause]) -> list[str]:
         )
         if text not in found:
             found.append(text)
-    if not change.restarted:
+    if causes and not change.restarted:
         found.append("the run was not started anew between: a running process keeps the packages and code it loaded")
     if change.after.rows < 20:
         found.append(f"only {change.after.rows} lines are at the new level")
