@@ -6,7 +6,9 @@ shell must not decide what a restore installs.
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -15,6 +17,8 @@ from pathlib import Path
 
 from envguard.errors import RestoreError
 
+# The first of which it is known that it heeds UV_LOCK_TIMEOUT: 0.9.0 waits for ever for a lock that its caller holds.
+OLDEST = (0, 9, 30)
 # Long enough for 10 GB on a slow disk; a uv that hangs on a lock must not hang the restore for ever.
 TIMEOUT_S = 3600
 
@@ -34,17 +38,34 @@ class Ran:
         return " — ".join(told[:4]) or f"exit code {self.code}"
 
 
+@functools.cache
 def find_uv() -> str:
-    """The uv that envguard depends on, else the one on PATH. Raises `RestoreError`."""
+    """The uv that envguard depends on, else the one on PATH. Raises `RestoreError` where there is none that can be
+    told not to wait for the lock that we hold."""
     try:
         import uv
 
-        return str(uv.find_uv_bin())
+        found: str | None = str(uv.find_uv_bin())
     except (ImportError, FileNotFoundError):
         found = shutil.which("uv")
     if found is None:
         raise RestoreError("uv is not here, and nothing else installs", "install it: `pip install uv`")
+    version = _version(found)
+    if version < OLDEST:
+        shown, oldest = ".".join(map(str, version)), ".".join(map(str, OLDEST))
+        raise RestoreError(f"{found} is uv {shown}, and a restore needs {oldest} or newer", "`pip install -U uv`")
     return found
+
+
+def _version(path: str) -> tuple[int, ...]:
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RestoreError(f"{path} cannot be run: {error}") from error
+    match = re.match(r"uv (\d+)\.(\d+)\.(\d+)", done.stdout)
+    if match is None:
+        raise RestoreError(f"{path} does not say which uv it is: {done.stdout[:80]!r}")
+    return tuple(int(part) for part in match.groups())
 
 
 def clean_environment(environ: Mapping[str, str], cache: Path) -> dict[str, str]:
