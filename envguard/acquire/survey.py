@@ -127,7 +127,11 @@ def survey(host: Host, request: Request, progress: Progress = no_progress) -> Su
     seen.unknown += dated.unknown
     for name, ask in _WITNESSES:
         progress(name)
-        ask(host, request, seen)
+        try:
+            ask(host, request, seen)
+        except OSError as error:
+            # A reader names what it cannot see itself; what slips through must not cost the other witnesses.
+            seen.unknown.append(Unknown(name, f"{error.filename or 'a path'}: {error.strerror or error}"))
     seen.unknown = list(dict.fromkeys(seen.unknown))
     return seen
 

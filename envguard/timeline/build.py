@@ -117,6 +117,7 @@ def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
 def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[finding.Draft]:
     since, until = bounds.start, bounds.until
     drafts = finding.swap_findings(known.packages, known.events, bounds.checkpoint, saved, since)
+    drafts += finding.removal_findings(known.packages, bounds.checkpoint, saved, since)
     drafts += finding.stale_findings(known.events)
     drafts += finding.driver_findings(system_events.driver_mismatch(survey.driver), known.events)
     changes = [change for change in known.changes if since is None or change.first_bad_ns / clock.NS >= since]

@@ -228,6 +228,26 @@ def stale_findings(events: tuple[Event, ...]) -> list[Draft]:
     return [Draft((1, 0.0), title, says, tuple(stale), (caveat,))]
 
 
+def removal_findings(
+    packages: Packages, checkpoint: Checkpoint | None, saved: Event | None, since: float | None
+) -> list[Draft]:
+    """Packages that were taken out in no run that replaced others: no install on disk shows it."""
+    drafts = []
+    told = {swap.group.id for swap in packages.swaps if _counts(swap)}
+    for event in packages.events:
+        if event.kind != "package.removed" or event.transaction in told:
+            continue
+        if since is not None and end_of(event) < since:
+            continue
+        title = f"{event.subject} removed"
+        if checkpoint is not None:
+            title += f" {clock.span(start_of(event) - checkpoint.saved_ns / clock.NS)} after {checkpoint.name}"
+        caveats = ("another environment may share the cache",) if event.confidence == "weak" else ()
+        events = (event,) if saved is None else (saved, event)
+        drafts.append(Draft((0, importance(event.subject) + 0.5), title, f"{event.summary}.", events, caveats))
+    return drafts
+
+
 def driver_findings(mismatch: str | None, events: Sequence[Event]) -> list[Draft]:
     """Loaded kernel module and installed library differ: nothing CUDA starts until a reboot."""
     if mismatch is None:

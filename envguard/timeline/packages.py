@@ -14,6 +14,7 @@ from envguard.timeline import transactions as runs
 from envguard.timeline.happening import make_event
 from envguard.timeline.hints import Hints
 from envguard.timeline.previous import Previous, Sighting, previous_builds, sightings_of_cache
+from envguard.timeline.removals import lone_removals
 from envguard.timeline.requirements import Graph
 from envguard.timeline.transactions import Group, Version
 
@@ -57,6 +58,7 @@ def read_packages(
     hints: Hints | None = None,
 ) -> Packages:
     """From dated installs, the cache and other sightings to runs and package events."""
+    sightings = tuple(sightings)
     groups = runs.group_installs(installs, graph, _removal_times(installs, uses))
     known = (*sightings, *sightings_of_cache(uses, groups))
     current = {install.name: install for install in reversed(installs)}
@@ -75,6 +77,7 @@ def read_packages(
         events += gone
         changes += [PackageChange(name=event.subject, from_=event.from_, to=None) for event in gone]
         told.append(runs.transaction_of(group, tuple(changes), roots))
+    events += lone_removals(installs, uses, groups, graph, sightings)
     return Packages(tuple(events), tuple(told), tuple(swaps), groups)
 
 

@@ -25,8 +25,9 @@ POINTS_GAP_NS = {"uv": 15 * S, "pip": 90 * S}
 """The same with a requirement where a file system keeps no birth times, so that only ends are known: a pip run wrote
 its RECORDs in four bursts over 37 s."""
 OTHER_GAP_NS = S
-BEFORE_NS, AFTER_NS = 3 * S, 1 * S
-"""A removal belongs to a run when it happened from `BEFORE_NS` before its first new folder to its end."""
+BEFORE_NS, AFTER_NS = 3 * S, S // 20
+"""A removal belongs to a run when it happened from `BEFORE_NS` before its first new folder to its end: an installer
+removes before it installs."""
 
 
 @dataclass(frozen=True)

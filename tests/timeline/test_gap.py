@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from envguard.demo import story
+from envguard.demo import story, wheels
 from envguard.demo.stage import Stage
 from envguard.model.schema import schema
 
@@ -133,3 +133,34 @@ def test_a_name_that_is_no_checkpoint_is_refused_with_the_nearest(swapped: Swapp
     done = swapped.stage.envguard("timeline", "--since-checkpoint", "step_609", "--json")
     assert done.returncode == 2
     assert json.loads(done.stdout)["hint"] == "the nearest are: step_690"
+
+
+def test_a_package_that_was_only_taken_out_is_told_by_its_inodes(torch_stage: Stage) -> None:
+    (torch_stage.checkpoints / "step_690").mkdir()
+    (torch_stage.checkpoints / "step_690" / "model.bin").write_bytes(b"weights")
+    time.sleep(0.6)
+    torch_stage.uv("pip", "uninstall", "--python", str(torch_stage.python), "triton")
+    code, answer = timeline(torch_stage, "--since-checkpoint", "step_690")
+    assert code == 1
+    gone = event_of(answer, "package.removed", "triton")
+    assert (gone["from"], gone["to"], gone["confidence"]) == ("3.6.0", None, "weak")
+    assert "torch still requires it" in gone["summary"]
+    assert answer["findings"][0]["title"].startswith("triton removed ")
+
+
+def test_a_sync_that_drops_packages_names_them_in_its_run(torch_stage: Stage) -> None:
+    """The CUDA build becomes the CPU build and triton goes, all in one run."""
+    wheels.stand_in_torch(torch_stage.wheels, "2.11.0+cpu", triton=None)
+    lock = torch_stage.project / "cpu.txt"
+    lock.write_text("torch==2.11.0+cpu\ntransformers==5.6.0\n")
+    time.sleep(0.6)
+    where = ("--offline", "--no-index", "--find-links", str(torch_stage.wheels), "--python", str(torch_stage.python))
+    torch_stage.uv("pip", "sync", *where, str(lock))
+    _, answer = timeline(torch_stage)
+    torch = event_of(answer, "package.replaced", "torch")
+    assert (torch["from"], torch["to"]) == ("2.11.0+cu128", "2.11.0+cpu")
+    (run,) = [run for run in answer["transactions"] if run["id"] == torch["transaction"]]
+    assert {(package["name"], package["from"], package["to"]) for package in run["packages"]} == {
+        ("torch", "2.11.0+cu128", "2.11.0+cpu"), ("triton", "3.6.0", None)
+    }  # fmt: skip
+    assert "Removed: triton." in answer["findings"][0]["says"]
