@@ -210,7 +210,7 @@ def stats(root, names):
 
 
 def _stats_below(folder, names):
-    flat = []
+    flat = []  # type: list[int]
     look, regular = os.stat, stat_module.S_ISREG
     for name in names:
         try:

@@ -56,8 +56,8 @@ def reference(host: Host, checkpoint: str) -> CheckpointRef:
     name = posixpath.basename(path)
     found = host.stat_target(path)
     if not found.is_directory:
-        samples = {name: sample(host, path, found.size)}
-        return CheckpointRef(name=name, step=step_of(name), files={name: found.size}, samples=samples)
+        one = {name: sample(host, path, found.size)}
+        return CheckpointRef(name=name, step=step_of(name), files={name: found.size}, samples=one)
     walk = host.walk(path)
     # Other ranks write and rename while this one looks: what is gone again is no part of the checkpoint.
     unseen = [(inner, why) for inner, why in walk.failed if why != os.strerror(errno.ENOENT)]
