@@ -112,9 +112,6 @@ def _measure(stage: Stage, wheel: Path, rounds: int) -> dict[str, Any]:
         costs["h"].append(run([sys.executable, "-c", HASH, str(stage.site)])[0])
         costs["pylock"].append(_restore(stage, "pylock"))
         costs["rebuilt-wheel"].append(_restore(stage, "rebuilt-wheel"))
-    imported = subprocess.run(
-        [stage.python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=False
-    )
     plan = _plan(stage)
     figures = {name: median(each) for name, each in costs.items()}
     u, h = figures["u"], figures["h"]
@@ -129,7 +126,6 @@ def _measure(stage: Stage, wheel: Path, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "costs": {name: {"cpu": c.cpu, "wall": c.wall, "memory": c.memory} for name, c in figures.items()},
         "plan": {"wall": plan[0], "cpu": plan[1]},
-        "imported": imported.stdout.strip() or imported.stderr.strip()[-200:],
         "goals": goals,
     }
 
@@ -230,4 +226,3 @@ def _show(result: dict[str, Any]) -> None:
     for goal in result["goals"]:
         verdict = "met" if goal["met"] else "MISSED"
         console.print(f"{goal['goal']}: {goal['took']:.2f} against {goal['bound']:.2f}: {verdict}")
-    console.print(f"imported after the restore: torch {result['imported']}")

@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from envguard.acquire.cache_places import Place, cache_places
 from envguard.acquire.compile_cache import Build, read_cache
@@ -164,7 +163,9 @@ def _copy_one(source: str, target: str, item: Item) -> int:
     temporary = f"{target}.envguard-{os.getpid()}.tmp"
     try:
         copy_file(source, temporary)
-        if hashlib.sha256(Path(temporary).read_bytes()).hexdigest() != item.sha256:
+        with open(temporary, "rb", buffering=0) as stream:
+            got = hashlib.file_digest(stream, "sha256").hexdigest()
+        if got != item.sha256:
             return 0  # a damaged copy is a miss, and a miss is compiled again
         # inductor loads these with full trust: nobody else may write them.
         os.chmod(temporary, (item.mode & 0o755) | 0o600)

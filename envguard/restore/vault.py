@@ -15,7 +15,8 @@ import errno
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal
@@ -186,13 +187,26 @@ class Vault:
 
     def keep_path(self, source: str, sha256: str) -> bool:
         """Stores the file at `source` under its sha256; False where its content is another. Raises OSError."""
+        return self._keep(sha256, lambda temporary: copy_file(source, str(temporary)))
+
+    def keep_stream(self, stream: IO[bytes], sha256: str) -> bool:
+        """The same of what is not a file of its own, as inside a zip."""
+
+        def copy(temporary: Path) -> None:
+            with temporary.open("xb") as out:
+                shutil.copyfileobj(stream, out, 1 << 20)
+
+        return self._keep(sha256, copy)
+
+    def _keep(self, sha256: str, copy: Callable[[Path], None]) -> bool:
         target = self.file(sha256)
         if target.exists():
             return True
         target.parent.mkdir(exist_ok=True)
         temporary = target.with_name(f".{sha256[:12]}-{os.getpid()}.tmp")
         temporary.unlink(missing_ok=True)
-        copy_file(source, str(temporary))
+        copy(temporary)
+        # What was copied is hashed, not what was read: the copy is what will be believed.
         with open(temporary, "rb", buffering=0) as stream:
             got = hashlib.file_digest(stream, "sha256").hexdigest()
         if got != sha256:
@@ -256,7 +270,7 @@ def _keep(vault: Vault, files: Files, path: str, sha256: str) -> bool:
     if where is not None:
         return vault.keep_path(where, sha256)
     with files.open(path) as stream:
-        return vault.keep_bytes(stream.read()) == sha256
+        return vault.keep_stream(stream, sha256)
 
 
 def wheel_manifest(candidate: Candidate, items: Iterable[Item]) -> WheelManifest:

@@ -85,6 +85,28 @@ def test_index_gone_the_archive_goes_by_lock_and_the_cache_is_untouched(fetched:
     assert not (record.parent / "direct_url.json").exists()
 
 
+def test_an_index_that_has_dropped_the_version_is_not_asked(
+    fetched: Swapped, story_wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "left"
+    left.mkdir()
+    for wheel in story_wheels.iterdir():
+        if "+cu128" not in wheel.name:
+            (left / wheel.name).symlink_to(wheel)
+    with serve_index(left) as index:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+        assert fetched.restore().verified
+    assert "2.11.0+cu128" in fetched.torch_says()
+
+
+def test_hard_links_into_the_cache_only_where_they_are_asked_for(fetched: Swapped) -> None:
+    cache = tree(fetched.stage.cache)
+    assert fetched.restore(config=Config(link_mode="hardlink")).verified
+    archive = archive_of(fetched.stage, "+cu128") / "torch" / "version.py"
+    assert (fetched.stage.site / "torch" / "version.py").samefile(archive)
+    assert tree(fetched.stage.cache) == cache
+
+
 def test_a_restored_file_shares_its_inode_with_nothing(fetched: Swapped, swapped: Swapped) -> None:
     for each in (fetched, swapped):
         each.restore()
