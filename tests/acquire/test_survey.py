@@ -1,0 +1,65 @@
+"""A machine that refuses: each witness that cannot be asked is named, and none costs the others their word."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from typing import Any
+
+import pytest
+
+from envguard.acquire.host import LiveHost
+from envguard.acquire.survey import Request, survey
+from envguard.config import Config
+from envguard.demo.stage import Stage
+from envguard.timeline.build import Bounds, build_timeline
+
+
+class Refusing(LiveHost):
+    """Refuses one operation outside the venv and the interpreter below it."""
+
+    def __init__(self, operation: str, allowed: tuple[str, ...]) -> None:
+        self.operation = operation
+        self.allowed = allowed
+        self.refused = 0
+
+    def call(self, operation: str, *arguments: Any) -> Any:
+        if operation == self.operation:
+            path = arguments[0] if arguments and isinstance(arguments[0], str) else "/"
+            if not path.startswith(self.allowed):
+                self.refused += 1
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+        return super().call(operation, *arguments)
+
+
+def request(stage: Stage) -> Request:
+    config = Config(shell_history=True, data=("data",), uv_caches=(str(stage.cache),), code=("src",))
+    root = str(stage.project)
+    return Request(
+        start=root, python=str(stage.venv), root=root, state=f"{root}/.envguard",
+        checkpoint_roots=(str(stage.checkpoints),), config=config,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "operation", ["read", "listing", "stat", "stat_target", "walk", "query", "processes", "scan"]
+)
+def test_one_refused_operation_ends_no_survey(torch_stage: Stage, operation: str) -> None:
+    (torch_stage.checkpoints / "step_690").mkdir()
+    (torch_stage.checkpoints / "step_690" / "model.bin").write_bytes(b"weights")
+    (torch_stage.checkpoints / "train_log.jsonl").write_text('{"step": 1, "tok_s": 5.0}\n')
+    (torch_stage.project / "data").mkdir()
+    host = Refusing(operation, (str(torch_stage.venv), sys.base_prefix, "/proc", "/sys"))
+    seen = survey(host, request(torch_stage))
+    assert [install.name for install in seen.installs if install.end_ns is not None] != []
+    report = build_timeline(seen, Bounds())
+    assert any(event.subject == "torch" for event in report.events)
+    if host.refused and operation not in ("stat_target", "scan"):
+        assert any("ermission denied" in item.why for item in report.unknown), report.unknown
+
+
+def test_every_witness_that_is_missing_says_why(torch_stage: Stage) -> None:
+    seen = survey(LiveHost(), request(torch_stage))
+    missing = {item.witness: item.why for item in seen.unavailable}
+    assert {"wandb", "git", "pip-log", "train-log", "lock-file", "journal"} <= missing.keys()
+    assert all(missing.values())
