@@ -100,6 +100,7 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
         return _plan_only(screen, request, plan, wish)
     if plan.steps and not wish.yes and not _confirmed(screen, service.report_of(request, plan)):
         raise UsageError("not confirmed; nothing was changed")
+    since = service.installed_since(request, plan)
     with progress_bar(screen.err, shown) as bar:
         outcome = service.carry_out(request, plan, bar) if plan.steps else Outcome(verified=True)
         brought = service.bring_caches_back(request, bar) if wish.caches and outcome.verified else ()
@@ -111,7 +112,7 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
         hint = outcome.hint or "everything is as it was before"
         print_error(outcome.failure, hint, RestoreError.code, as_json=False)
         return RestoreError.code
-    service.remember(session.project.state, report, brought, screen.warn)
+    service.remember(request, plan, since, brought, screen.warn)
     return 0
 
 

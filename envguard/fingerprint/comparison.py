@@ -20,7 +20,7 @@ from envguard.model.fingerprint import Fingerprint
 
 if TYPE_CHECKING:
     from envguard.acquire.survey import Request
-    from envguard.timeline.packages import Swap
+    from envguard.timeline.restored import Before
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,13 @@ def known_at(reference: Reference, request: Request) -> tuple[Known, ...]:
     """What this machine's witnesses still know of the packages when a checkpoint was saved."""
     from envguard.acquire.survey import survey
     from envguard.timeline.build import packages_of
+    from envguard.timeline.restored import changed_since, read_restored
 
     if reference.checkpoint is None:
         return ()
     seen = survey(LiveHost(), request)
-    found = known_before(packages_of(seen).swaps, reference.checkpoint.saved_ns)
+    restored = read_restored(seen.journal)
+    found = known_before(changed_since(packages_of(seen).swaps, reference.checkpoint.saved_ns, restored))
     for written in seen.written_by:
         if written.checkpoint == reference.checkpoint.path:
             # What a library wrote into the checkpoint is what was loaded; a swap's own witnesses know the build too.
@@ -132,16 +134,21 @@ def known_at(reference: Reference, request: Request) -> tuple[Known, ...]:
     return tuple(found.values())
 
 
-def known_before(swaps: Iterable[Swap], saved_ns: int) -> dict[str, Known]:
-    """What the swaps after a checkpoint tell of its time: the first one of each package names what it replaced.
+def known_before(before: Iterable[Before]) -> dict[str, Known]:
+    """What is known of a checkpoint's time: what a restore brought back for it, else what the first swap replaced.
 
     An install of which no predecessor is known does not prove that there was none; for torch and its like that
     would be a grave thing to say, so it is left undetermined.
     """
     found: dict[str, Known] = {}
-    for swap in sorted(swaps, key=lambda swap: swap.group.end_ns):
-        name = swap.event.subject
-        if swap.group.end_ns <= saved_ns or name in found:
+    for item in before:
+        name, swap = item.name, item.swap
+        if item.restored is not None:
+            full = item.restored.full_version
+            found[name] = Known(name, full, item.restored.build, absent=full is None)
+            continue
+        if swap is None:
+            found[name] = Known(name, None, doubt=item.doubt or Known.doubt)
             continue
         best = swap.previous[0] if swap.previous else None
         if best is not None and best.best != "weak":

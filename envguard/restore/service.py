@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from packaging import tags
 
+from envguard import clock
 from envguard.acquire.compile_cache import Build
 from envguard.acquire.distributions import read_distributions
 from envguard.acquire.environment import Environment
 from envguard.acquire.host import Host
+from envguard.acquire.installs import read_installs
 from envguard.acquire.section import Notes
 from envguard.acquire.torch_build import find_torch, read_torch
 from envguard.acquire.torch_key import cache_tag, read_torch_key
@@ -30,7 +32,7 @@ from envguard.restore.compile_cache import COLD, Brought, bring_back, nothing_to
 from envguard.restore.fetching import FetchFailed, fetch, index_urls
 from envguard.restore.finding import find_candidates
 from envguard.restore.locks import occupants
-from envguard.restore.plan import Plan, make_plan, plan_items
+from envguard.restore.plan import Plan, Step, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
 from envguard.restore.wanted import Target
 from envguard.state import journal
@@ -293,18 +295,45 @@ def roll_back(state: Path, progress: Progress | None = None, force: bool = False
     )
 
 
-def remember(state: Path, report: RestoreReport, caches: tuple[Brought, ...], warn: Callable[[str], None]) -> None:
-    """Puts what was carried out into the journal: nothing in a compile cache tells that it was filled."""
-    changed = [{"package": item.package, "from": item.from_, "to": item.to} for item in report.plan]
+def installed_since(request: Request, plan: Plan) -> dict[str, str]:
+    """When what the plan replaces was installed (ISO), by package: asked before, for nothing tells it afterwards."""
+    if not plan.steps:
+        return {}
+    names = {step.name for step in plan.steps}
+    found = read_installs(request.host, read_distributions(request.host, request.env)).found
+    dated = {item.name: item.end_ns for item in reversed(found) if item.name in names and item.doubt is None}
+    return {name: clock.iso_ns(end) for name, end in dated.items() if end is not None}
+
+
+def remember(
+    request: Request, plan: Plan, since: Mapping[str, str], caches: tuple[Brought, ...], warn: Callable[[str], None]
+) -> None:
+    """Puts what was carried out into the journal: the files no longer tell what a restore undid, nor to which
+    moment it went (`timeline.restored` reads it), and nothing in a compile cache tells that it was filled."""
+    state = request.state
+    changed = [_remembered(step, since.get(step.name)) for step in plan.steps]
     try:
         if changed:
-            journal.append(state, "restore", {"reference": report.reference, "packages": changed})
+            entry = {"reference": request.target.reference, "moment": request.target.moment, "packages": changed}
+            journal.append(state, "restore", entry)
         for cache in caches:
             if cache.source is not None:
                 about = {"path": cache.path, "source": cache.source, "files": cache.files, "bytes": cache.bytes}
                 journal.append(state, "compile_cache", about)
     except OSError as error:
         warn(f"the journal cannot be written: {error.strerror or error}")
+
+
+def _remembered(step: Step, since: str | None) -> dict[str, str | None]:
+    wanted = step.wanted
+    return {
+        "package": step.name,
+        "from": step.was,
+        "from_since": since,
+        "to": wanted.shown if wanted is not None else None,
+        "version": wanted.version if wanted is not None else None,
+        "build": wanted.build if wanted is not None else None,
+    }
 
 
 def pending(state: Path) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from envguard import clock
 from envguard.acquire.host import Host
 from envguard.acquire.survey import Request, survey
 from envguard.errors import RestoreError, UsageError
@@ -27,7 +28,8 @@ def find_target(text: str, places: Places, live: Callable[[], Fingerprint], witn
     if found.lock is not None:
         return from_lock(found.label, found.lock, live())
     if found.fingerprint is not None:
-        return from_fingerprint(found.label, found.fingerprint)
+        saved = clock.iso_ns(found.checkpoint.saved_ns) if found.checkpoint is not None else None
+        return from_fingerprint(found.label, found.fingerprint, saved)
     if found.kind == "checkpoint":
         return witnesses(found)
     if found.kind == "bundle" and found.path is not None:

@@ -44,6 +44,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[Wanted, ...]
     python: Python | None = None
     fingerprint: Fingerprint | None = None
+    moment: str | None = None
+    """The moment that is gone back to, ISO: when the checkpoint was saved, else when the fingerprint was taken."""
     complete: bool = True
     """Whether every package of the environment is named, so that `--exact` can tell what is too much."""
     newer: tuple[str, ...] = ()
@@ -51,7 +53,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def from_fingerprint(reference: str, taken: Fingerprint) -> Target:
+def from_fingerprint(reference: str, taken: Fingerprint, moment: str | None = None) -> Target:
     """The goal that a stamp names; of two distributions of one name the one that import picked."""
     wanted: dict[str, Wanted] = {}
     for package in taken.packages:
@@ -69,5 +71,10 @@ def from_fingerprint(reference: str, taken: Fingerprint) -> Target:
             ),
         )
     return Target(
-        reference=reference, kind="stamp", packages=tuple(wanted.values()), python=taken.python, fingerprint=taken
+        reference=reference,
+        kind="stamp",
+        packages=tuple(wanted.values()),
+        python=taken.python,
+        fingerprint=taken,
+        moment=moment or taken.taken_at,
     )

@@ -6,31 +6,40 @@ how sure it makes. A package that nobody saw change since the checkpoint is left
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from envguard import clock
 from envguard.acquire.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
 from envguard.restore.wanted import Target, Wanted
 from envguard.timeline.build import packages_of
-from envguard.timeline.packages import Packages, Swap
+from envguard.timeline.packages import Swap
+from envguard.timeline.restored import Before, Restored, changed_since, read_restored
 
 
 def from_survey(reference: str, checkpoint: Checkpoint, survey: Survey, why_no_stamp: str) -> Target:
     """The goal that the survey's witnesses name for the moment when `checkpoint` was saved."""
-    return from_packages(reference, checkpoint, packages_of(survey), why_no_stamp)
+    before = changed_since(packages_of(survey).swaps, checkpoint.saved_ns, read_restored(survey.journal))
+    return from_packages(reference, checkpoint, before, why_no_stamp)
 
 
-def from_packages(reference: str, checkpoint: Checkpoint, packages: Packages, why_no_stamp: str) -> Target:
-    """Undoes every swap that ended after the checkpoint was saved; the earliest of one package counts."""
-    wanted: dict[str, Wanted] = {}
+def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Before], why_no_stamp: str) -> Target:
+    """Undoes what changed after the checkpoint was saved."""
+    wanted: list[Wanted] = []
     newer: list[str] = []
-    for swap in sorted(packages.swaps, key=lambda swap: swap.group.end_ns):
-        name = swap.event.subject
-        if swap.group.end_ns <= checkpoint.saved_ns or name in wanted or name in newer:
-            continue
-        if not swap.previous and swap.was_there is None:
-            newer.append(name)
+    for item in before:
+        swap = item.swap
+        if item.restored is not None and item.restored.full_version is None:
+            newer.append(item.name)
+        elif item.restored is not None:
+            wanted.append(_restored(item.restored))
+        elif swap is None:
+            sure = f"{item.doubt}; no witness knows which"
+            wanted.append(Wanted(name=item.name, version=None, witness="no witness", sure=sure))
+        elif not swap.previous and swap.was_there is None:
+            newer.append(item.name)
         else:
-            wanted[name] = _wanted(swap, checkpoint)
+            wanted.append(_wanted(swap))
     since = clock.iso_ns(checkpoint.saved_ns)
     notes = [
         f"{reference}: {why_no_stamp}; what it ran on is told by other witnesses, and only as far as they go",
@@ -39,14 +48,27 @@ def from_packages(reference: str, checkpoint: Checkpoint, packages: Packages, wh
     return Target(
         reference=reference,
         kind="witnesses",
-        packages=tuple(wanted.values()),
+        packages=tuple(wanted),
+        moment=since,
         complete=False,
         newer=tuple(sorted(newer)),
         notes=tuple(notes),
     )
 
 
-def _wanted(swap: Swap, checkpoint: Checkpoint) -> Wanted:
+def _restored(item: Restored) -> Wanted:
+    proof = item.proof
+    return Wanted(
+        name=item.name,
+        version=item.version,
+        full_version=item.full_version,
+        build=item.build,
+        witness="journal",
+        sure=f"restored for this moment before: {proof.witness} {proof.path} {proof.field}",
+    )
+
+
+def _wanted(swap: Swap) -> Wanted:
     name = swap.event.subject
     if not swap.previous:
         return Wanted(name=name, version=None, witness="no witness", sure=f"{swap.was_there}; no witness knows which")

@@ -1,0 +1,139 @@
+"""What envguard's own restores say of an earlier moment: an install of ours is a way back, not a change since.
+
+A restore overwrites the evidence that it rested on: the dist-info of the swap that it undoes is gone, and what it
+removed looks like what was there before. So each restore notes in the journal to which moment it went, what it put
+there, and since when that which it took away had been there; without this a checkpoint that was just restored would
+seem to differ from what was brought back for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from envguard import clock
+from envguard.acquire.own_records import Entry
+from envguard.model.evidence import Evidence
+from envguard.timeline.packages import Swap
+
+SAME_MOMENT_NS = clock.NS // 1000
+"""A saving time goes through ISO text to the microsecond."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """One package that a restore put there; times in ns since the epoch, None where the journal does not say."""
+
+    name: str
+    was: str | None
+    """The full version that it took away, None where there was none."""
+    version: str | None
+    """As METADATA declares it; None where the restore removed the package."""
+    full_version: str | None
+    build: str | None
+    done_ns: int
+    moment_ns: int | None
+    """The moment that was restored: when the checkpoint was saved, the fingerprint taken."""
+    was_since_ns: int | None
+    """Since when `was` had been installed."""
+    proof: Evidence
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is to be said of one package at a moment: a restore's word, a swap after it, or only a doubt."""
+
+    name: str
+    restored: Restored | None = None
+    swap: Swap | None = None
+    doubt: str | None = None
+
+
+def read_restored(journal: Iterable[Entry]) -> tuple[Restored, ...]:
+    """Every package of every restore in the journal, oldest first."""
+    return tuple(item for entry in journal if entry.kind == "restore" for item in _of_entry(entry))
+
+
+def _of_entry(entry: Entry) -> Iterator[Restored]:
+    packages = entry.fields.get("packages")
+    done = _ns(entry.time)
+    if done is None or not isinstance(packages, list):
+        return
+    for item in packages:
+        if not isinstance(item, dict) or not isinstance(item.get("package"), str):
+            continue
+        yield Restored(
+            name=item["package"],
+            was=_text(item, "from"),
+            version=_text(item, "version"),
+            full_version=_text(item, "to"),
+            build=_text(item, "build"),
+            done_ns=done,
+            moment_ns=_ns(_text(entry.fields, "moment")),
+            was_since_ns=_ns(_text(item, "from_since")),
+            proof=Evidence(
+                witness="journal",
+                path=entry.path,
+                field=f"line {entry.line}",
+                value=f"restored {item['package']} {_text(item, 'to') or 'away'}",
+            ),
+        )
+
+
+def _text(fields: Mapping[str, object], key: str) -> str | None:
+    value = fields.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _ns(text: str | None) -> int | None:
+    try:
+        return round(clock.seconds(text) * 1_000_000) * 1000 if text is not None else None
+    except ValueError:
+        return None
+
+
+def changed_since(swaps: Iterable[Swap], saved_ns: int, restored: Iterable[Restored]) -> tuple[Before, ...]:
+    """What tells of each package at `saved_ns`: of several swaps the first one after it counts."""
+    told = tuple(restored)
+    found: dict[str, Before] = {}
+    for item in reversed(told):  # the last restore to that very moment is what is there, or was until a later swap
+        if item.moment_ns is not None and abs(item.moment_ns - saved_ns) <= SAME_MOMENT_NS:
+            found.setdefault(item.name, Before(item.name, restored=item))
+    for swap in sorted(swaps, key=lambda swap: swap.group.end_ns):
+        name = swap.event.subject
+        if swap.group.end_ns <= saved_ns or name in found:
+            continue
+        before = _of_swap(swap, saved_ns, told)
+        if before is not None:
+            found[name] = before
+    return tuple(found.values())
+
+
+def _of_swap(swap: Swap, saved_ns: int, told: tuple[Restored, ...]) -> Before | None:
+    """None where the package was brought back to a moment that is as good as this one."""
+    own = next((item for item in reversed(told) if _made(item, swap)), None)
+    if own is None:
+        return Before(swap.event.subject, swap=swap)
+    if own.was_since_ns is not None and own.was_since_ns <= saved_ns:
+        return Before(own.name, swap=swap)  # what the restore took away had been there at that moment already
+    came = max((item.was_since_ns or 0 for item in told if _took_away(item, own)), default=0)
+    if own.moment_ns is not None and saved_ns <= own.moment_ns and came <= saved_ns:
+        return None
+    late = "came after this moment" if own.was_since_ns is not None else "had been there since nobody knows when"
+    done = f"envguard restored {own.full_version} at {clock.iso_ns(own.done_ns)}"
+    return Before(own.name, doubt=f"{done}, and what that replaced {late}")
+
+
+def _took_away(item: Restored, own: Restored) -> bool:
+    """Whether a restore removed the very version that `own` put back: it then knows when that had come."""
+    return item.name == own.name and item.was is not None and item.was == own.full_version
+
+
+def _made(item: Restored, swap: Swap) -> bool:
+    """Whether what is installed is what that restore put there: of its build, and no newer than the restore."""
+    install = swap.install
+    if item.name != install.name or install.end_ns is None or install.end_ns > item.done_ns:
+        return False
+    if item.build is not None and install.build is not None:
+        return item.build == install.build
+    return item.full_version in (install.full_version, install.version)
