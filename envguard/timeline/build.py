@@ -20,6 +20,7 @@ from envguard.timeline.inferred import inferred_swaps
 from envguard.timeline.log_events import RateChange
 from envguard.timeline.packages import Packages, read_packages
 from envguard.timeline.requirements import build_graph, marker_variables
+from envguard.timeline.restored import read_restored
 from envguard.timeline.sightings import read_sightings
 from envguard.timeline.throughput import read_throughput
 
@@ -116,7 +117,8 @@ def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
 
 def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[finding.Draft]:
     since, until = bounds.start, bounds.until
-    drafts = finding.swap_findings(known.packages, known.events, bounds.checkpoint, saved, since)
+    told = read_restored(survey.journal)
+    drafts = finding.swap_findings(known.packages, known.events, bounds.checkpoint, saved, since, told)
     drafts += finding.removal_findings(known.packages, bounds.checkpoint, saved, since)
     drafts += finding.stale_findings(known.events)
     drafts += finding.driver_findings(system_events.driver_mismatch(survey.driver), known.events)

@@ -11,6 +11,7 @@ from envguard.model.event import Event, Finding, PackageChange, Requirement, Tra
 from envguard.timeline.events import is_copy
 from envguard.timeline.happening import end_of, start_of
 from envguard.timeline.packages import Packages, Swap
+from envguard.timeline.restored import Restored, maker
 
 STACK = ("torch", "triton", "pytorch-triton", "torchvision", "torchaudio", "flash-attn", "xformers", "transformers")
 """Packages whose swap changes numbers, kernels or memory, most telling first; nvidia-* come with torch."""
@@ -56,6 +57,7 @@ def swap_findings(
     checkpoint: Checkpoint | None,
     saved: Event | None,
     since: float | None,
+    restored: Sequence[Restored] = (),
 ) -> list[Draft]:
     """One finding a run that replaced or removed packages; after `since` (s), where it is given."""
     drafts = []
@@ -67,12 +69,40 @@ def swap_findings(
         if not swaps or run is None:
             continue
         swaps.sort(key=lambda swap: (importance(swap.change.name), swap.change.name))
+        own = maker(swaps[0], restored)
+        if own is not None:
+            drafts.append(_restore_finding(swaps, own, checkpoint, saved))
+            continue
         gone = [
             event for event in packages.events if event.transaction == group.id and event.kind == "package.removed"
         ]
         earlier = _replaced_before(swaps[0], events, checkpoint)
         drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved, earlier))
     return drafts
+
+
+def _restore_finding(swaps: list[Swap], own: Restored, checkpoint: Checkpoint | None, saved: Event | None) -> Draft:
+    """A restore of envguard's own: no swap to be blamed, and what it took away says nothing of the time before that
+    had come."""
+    lead = swaps[0]
+    says = [f"`envguard restore {own.reference}` put {lead.change.name} {own.full_version} there ({own.proof.field} "]
+    says[0] += f"of {own.proof.path})."
+    if own.was is not None and own.was_since_ns is not None:
+        says.append(f"It took away {own.was}, which had been there since {clock.iso_ns(own.was_since_ns)}.")
+        if checkpoint is not None and checkpoint.saved_ns < own.was_since_ns:
+            says.append(f"{checkpoint.name} was saved before that came.")
+    elif own.was is not None:
+        says.append(f"It took away {own.was}; since when that had been there is not known.")
+    others = [swap.change.name for swap in swaps[1:]]
+    if others:
+        says.append(f"With it: {', '.join(others[:6])}{_more(others, 6)}.")
+    return Draft(
+        (5, importance(lead.change.name), -float(lead.group.start_ns)),
+        f"{lead.change.name} was brought back by envguard",
+        " ".join(says),
+        (*([saved] if saved is not None else []), *(swap.event for swap in swaps)),
+        (),
+    )
 
 
 def _counts(swap: Swap) -> bool:

@@ -8,7 +8,7 @@ seem to differ from what was brought back for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
@@ -24,6 +24,8 @@ SAME_MOMENT_NS = clock.NS // 1000
 class Restored:
     """One package that a restore put there; times in ns since the epoch, None where the journal does not say."""
 
+    reference: str
+    """As it was named to `restore`."""
     name: str
     was: str | None
     """The full version that it took away, None where there was none."""
@@ -63,6 +65,7 @@ def _of_entry(entry: Entry) -> Iterator[Restored]:
         if not isinstance(item, dict) or not isinstance(item.get("package"), str):
             continue
         yield Restored(
+            reference=_text(entry.fields, "reference") or "?",
             name=item["package"],
             was=_text(item, "from"),
             version=_text(item, "version"),
@@ -111,7 +114,7 @@ def changed_since(swaps: Iterable[Swap], saved_ns: int, restored: Iterable[Resto
 
 def _of_swap(swap: Swap, saved_ns: int, told: tuple[Restored, ...]) -> Before | None:
     """None where the package was brought back to a moment that is as good as this one."""
-    own = next((item for item in reversed(told) if _made(item, swap)), None)
+    own = maker(swap, told)
     if own is None:
         return Before(swap.event.subject, swap=swap)
     if own.was_since_ns is not None and own.was_since_ns <= saved_ns:
@@ -122,6 +125,11 @@ def _of_swap(swap: Swap, saved_ns: int, told: tuple[Restored, ...]) -> Before | 
     late = "came after this moment" if own.was_since_ns is not None else "had been there since nobody knows when"
     done = f"envguard restored {own.full_version} at {clock.iso_ns(own.done_ns)}"
     return Before(own.name, doubt=f"{done}, and what that replaced {late}")
+
+
+def maker(swap: Swap, restored: Sequence[Restored]) -> Restored | None:
+    """The restore that installed what this swap found, None where it was somebody else's install."""
+    return next((item for item in reversed(restored) if _made(item, swap)), None)
 
 
 def _took_away(item: Restored, own: Restored) -> bool:

@@ -101,41 +101,62 @@ def _times(install: Install) -> tuple[int, int]:
 
 def _cluster(
     tool: str | None, installs: list[Install], graph: Graph, removals: Mapping[str, Sequence[int]]
-) -> Iterable[Group]:
+) -> list[Group]:
+    """Bursts of installs without a pause between them, and then bursts that a requirement joins."""
     ordered = sorted(installs, key=lambda install: (_times(install), install.name))
     # uv unlinks everything that it replaces before it links anything; pip goes package by package.
     cuts = sorted(time for install in ordered for time in removals.get(install.name, ())) if tool == "uv" else []
-    current: list[Install] = []
-    start = end = 0
+    found: list[Group] = []
     for install in ordered:
         first, last = _times(install)
-        if current and (any(end < cut < first for cut in cuts) or not _joins(tool, current, install, end, graph)):
-            yield Group(tool, start, end, tuple(current))
-            current = []
-        if not current:
-            start = end = first
-        current.append(install)
-        end = max(end, last)
-    if current:
-        yield Group(tool, start, end, tuple(current))
+        single = Group(tool, first, last, (install,))
+        if found and not _cut(cuts, found[-1], single) and first - found[-1].end_ns <= _pause(found[-1]):
+            found[-1] = _joined(found[-1], single)
+        else:
+            found.append(single)
+    index = 0
+    while index + 1 < len(found):
+        here, there = found[index], found[index + 1]
+        near = there.start_ns - here.end_ns <= _pause(here, there)
+        if near and not _cut(cuts, here, there) and _linked(here, there, graph):
+            found[index : index + 2] = [_joined(here, there)]
+            index = max(0, index - 1)  # what joined may now join the burst before
+        else:
+            index += 1
+    return found
 
 
-def _joins(tool: str | None, current: list[Install], install: Install, end: int, graph: Graph) -> bool:
-    """Whether an install belongs to the run so far; the longest package of a run sets the pace of the machine."""
-    first, last = _times(install)
-    gap = first - end
-    key = tool or ""
-    longest = max(times[1] - times[0] for times in map(_times, current))
-    if gap <= max(GAP_NS.get(key, OTHER_GAP_NS), longest // 2):
-        return True
-    known_by_end = first == last
-    limit = POINTS_GAP_NS.get(key, 0) if known_by_end else max(EDGE_GAP_NS.get(key, 0), longest)
-    if gap > limit:
-        return False
-    names = {member.name for member in current}
-    linked = {edge.target for edge in graph.of.get(install.name, ())}
-    linked |= {edge.requirer for edge in graph.to.get(install.name, ())}
-    return bool(names & linked)
+def _joined(first: Group, second: Group) -> Group:
+    end = max(first.end_ns, second.end_ns)
+    return Group(first.tool, first.start_ns, end, first.installs + second.installs)
+
+
+def _cut(cuts: list[int], first: Group, second: Group) -> bool:
+    return any(first.end_ns < cut < second.start_ns for cut in cuts)
+
+
+def _pause(first: Group, joined: Group | None = None) -> int:
+    """How long (ns) nothing may be written after a burst, by itself or with a requirement to the `joined` one.
+
+    The longest package of a run sets the pace of the machine.
+    """
+    key = first.tool or ""
+    longest = max(end - start for start, end in map(_times, first.installs))
+    if joined is None:
+        return max(GAP_NS.get(key, OTHER_GAP_NS), longest // 2)
+    known_by_ends = all(start == end for start, end in map(_times, joined.installs))
+    return POINTS_GAP_NS.get(key, 0) if known_by_ends else max(EDGE_GAP_NS.get(key, 0), longest)
+
+
+def _linked(first: Group, second: Group, graph: Graph) -> bool:
+    """Whether a requirement leads from one burst to the other."""
+    names = first.names
+    for name in second.names:
+        if any(edge.target in names for edge in graph.of.get(name, ())):
+            return True
+        if any(edge.requirer in names for edge in graph.to.get(name, ())):
+            return True
+    return False
 
 
 def roots_of(group: Group, graph: Graph) -> tuple[str, ...]:
