@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ import msgspec
 from envguard import clock
 from envguard.acquire import loading
 from envguard.acquire.archive_of_library import FoundBuild, archive_of
-from envguard.acquire.contents import Contents, Policy, known_contents, read_contents
+from envguard.acquire.contents import Contents, Policy, all_known, known_contents, read_contents
 from envguard.acquire.distributions import Distributions, distribution_of, read_distributions
 from envguard.acquire.environment import Environment, locate
 from envguard.acquire.host import Host, LiveHost
@@ -38,7 +38,7 @@ from envguard.project import Project, open_project
 from envguard.state import digests as digest_store
 from envguard.state import journal
 from envguard.state.digests import Digests
-from envguard.state.files import write_atomically
+from envguard.state.files import locked, open_state, write_atomically
 from envguard.state.runs import LAUNCH_FINGERPRINT
 
 __all__ = ["Stamp", "loaded_fingerprint", "read_stamp", "stamp", "stamp_live", "why_older", "write_stamp"]
@@ -143,11 +143,27 @@ def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprin
     found = read_distributions(host, env)
     policy = Policy(project.config.watch, closely=closely(found))
     own = OwnProcess(host, env.site, loading.AT_IMPORT, found.found)
-    contents = read_contents(host, found.found, policy, digests, trust_records=True, mapped=own.mapped())
+    with _alone(project.state, host, found, policy, digests) as digests:
+        contents = read_contents(host, found.found, policy, digests, trust_records=True, mapped=own.mapped())
+        snapshot.keep_digests(project.state, digests, None)
     disk = snapshot.assemble(host, request, env, found, contents, digests)
     before = _before(host, env, own, found, contents.of, digests)
     snapshot.keep_digests(project.state, digests, None)
     return _as_loaded(host, project, disk, env, own, before, digests)
+
+
+@contextlib.contextmanager
+def _alone(state: Path, host: Host, found: Distributions, policy: Policy, digests: Digests) -> Iterator[Digests]:
+    """The store to work with. Where gigabytes must be hashed first, one rank of this host does it, and the others
+    wait and find them known; a state folder that takes no lock leaves each to itself."""
+    if all_known(host, found.found, policy, digests):
+        yield digests
+        return
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.enter_context(locked(open_state(state) / "digests.lock"))
+            digests = digest_store.load(state)
+        yield digests
 
 
 class _TrainersHost(LiveHost):

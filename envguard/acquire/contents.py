@@ -105,6 +105,17 @@ def read_contents(
     return AllContents(found, tuple(notes.problems), tuple(notes.unknown))
 
 
+def all_known(host: Host, distributions: Iterable[Distribution], policy: Policy, digests: Digests) -> bool:
+    """Whether every package that must be hashed was, and its RECORD has not moved since."""
+    for dist in distributions:
+        if policy.depth(dist) == "stat":
+            continue
+        seen, key = digests.package(dist.directory), _key(host.stats(dist.directory, ("RECORD",)), 0)
+        if key[0] >= 0 and (seen is None or not seen.hashed or seen.record != key):
+            return False
+    return True
+
+
 def known_contents(digests: Digests, directory: str, key: Key, record: bytes) -> Contents:
     """Of a package that may no longer be there: as it was last looked at, else what its RECORD promised."""
     seen = digests.package(directory)
