@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -164,3 +165,19 @@ def test_a_sync_that_drops_packages_names_them_in_its_run(torch_stage: Stage) ->
         ("torch", "2.11.0+cu128", "2.11.0+cpu"), ("triton", "3.6.0", None)
     }  # fmt: skip
     assert "Removed: triton." in answer["findings"][0]["says"]
+
+
+def test_what_a_restore_put_back_is_a_row_and_no_finding(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "stage")
+    story.set_up(stage)
+    (stage.checkpoints / "step_690").mkdir()
+    (stage.checkpoints / "step_690" / "model.bin").write_bytes(b"weights")
+    time.sleep(1.2)
+    story.swap(stage)
+    assert timeline(stage, "--since-checkpoint", "step_690")[0] == 1
+    restored = stage.envguard("restore", "step_690", "-y")
+    assert restored.returncode == 0, restored.stdout + restored.stderr
+    code, answer = timeline(stage, "--since-checkpoint", "step_690")
+    assert (code, answer["findings"]) == (0, [])
+    torch = event_of(answer, "package.replaced", "torch")
+    assert (torch["from"], torch["to"]) == (story.BAD, story.GOOD)
