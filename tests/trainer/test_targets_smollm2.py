@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
-from trainer.config import TargetConfig
+import trainer
+from trainer.config import TargetConfig, load_config
+from trainer.data import open_dataset
 from trainer.errors import ConfigError
+from trainer.prompts import held_out_term_prompts
 from trainer.targets import open_target
 from trainer.targets.generation import generate
 from trainer.targets.gguf_file import located
@@ -45,6 +50,25 @@ def test_sizes_taps_and_mask(smollm2: DecodableTarget) -> None:
     assert smollm2.tap_layers == (1, 8, 14, 20, 27)
     assert smollm2.mask_token_id == 16  # <empty_output>
     assert smollm2.tokenizer.end_ids == {0, 2}
+
+
+def test_the_bundled_training_text_is_whole_and_holds_no_held_out_term(
+    smollm2: DecodableTarget, tmp_path: Path
+) -> None:
+    root = Path(trainer.__file__).parents[1]
+    config = load_config(root / "configs" / "smollm2-cpu.toml").data
+    paths = tuple(str(root / path) for path in config.paths)
+    config = msgspec.structs.replace(config, paths=paths, cache_dir=str(tmp_path))
+    report = open_dataset(config, smollm2.tokenizer).report
+    assert report.bad_lines == ()
+    assert (report.counts.documents, report.counts.truncated, report.counts.untrainable) == (506, 0, 0)
+    assert report.efficiency > 0.8
+    asked = {
+        json.loads(line)["messages"][0]["content"] for path in paths for line in Path(path).read_text().splitlines()
+    }
+    assert not asked & {prompt.messages[0]["content"] for prompt in held_out_term_prompts()}
+    written_by = json.loads(Path(f"{paths[0]}.meta.json").read_text())["target"]
+    assert written_by == smollm2.identity()
 
 
 def test_the_file_inside_a_wheel_is_found(tmp_path: Path) -> None:
