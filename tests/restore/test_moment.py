@@ -40,6 +40,13 @@ def test_a_restored_checkpoint_without_a_stamp_is_undetermined_and_starts_on_a_w
     assert torch_stage.envguard("launch", "--against", "step_690", *RUN).returncode == 3
     waived = torch_stage.envguard("launch", "--against", "step_690", "--waive", "unknown", "--because", "x", *RUN)
     assert waived.returncode == 7, waived.stderr
+    told = json.loads(torch_stage.envguard("timeline", "--since-checkpoint", "step_690", "--json").stdout)
+    titles = [finding["title"] for finding in told["findings"]]
+    assert "torch was brought back by envguard" in titles
+    assert not any("torch replaced" in title for title in titles)
+    says = told["findings"][titles.index("torch was brought back by envguard")]["says"]
+    assert "It took away 2.11.0+cu130, which had been there since" in says
+    assert says.endswith("step_690 was saved before that came.")
     again = torch_stage.envguard("restore", "step_690", "-y", "--json")
     assert (again.returncode, json.loads(again.stdout)["plan"]) == (0, [])
 
