@@ -12,7 +12,7 @@ import msgspec
 
 from envguard.acquire.environment import Environment
 from envguard.acquire.host import Host
-from envguard.acquire.metadata import DirectUrl, parse_direct_url, parse_headers, parse_requires_txt
+from envguard.acquire.metadata import DirectUrl, header_of, parse_direct_url, parse_headers, parse_requires_txt
 from envguard.acquire.record_file import RecordFile, parse_record
 from envguard.acquire.section import Notes, reason
 from envguard.acquire.shadowing import find_shadowed
@@ -243,7 +243,7 @@ def distribution_of(
 ) -> Distribution:
     """A dist-info from the contents of its files, which need no longer be there."""
     raw, _, version = folder.removesuffix(".dist-info").partition("-")
-    headers = parse_headers(_text(metadata))
+    headers = parse_headers(_text(header_of(metadata)))
     name = next(iter(headers.get("name", ())), raw)
     by = _text(installer).strip().lower() or None
     if by is None and location.endswith(_DEBIAN_FOLDER):
@@ -283,7 +283,7 @@ def _same_version(a: str, b: str) -> bool:
     def plain(text: str) -> str:
         return re.sub(r"[^a-z0-9]+", ".", text.lower().lstrip("v"))
 
-    if plain(a) == plain(b):
+    if a == b or plain(a) == plain(b):
         return True
     from packaging.version import InvalidVersion, Version  # only where two spellings must be compared
 

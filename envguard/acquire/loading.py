@@ -134,4 +134,11 @@ def _is_other(library: MappedLibrary) -> bool:
     return now.st_dev == library.device and now.st_ino != library.inode
 
 
-AT_IMPORT = capture()
+def _is_command_line() -> bool:
+    """`envguard …` and `python -m envguard …` look at other environments than their own, and call no stamp."""
+    words = sys.orig_argv
+    module = words[words.index("-m") + 1 : words.index("-m") + 2] if "-m" in words else []
+    return module == ["envguard"] or os.path.basename(sys.argv[0] if sys.argv else "") == "envguard"
+
+
+AT_IMPORT = Capture(time.time_ns(), os.getpid(), {}, frozenset(), ()) if _is_command_line() else capture()

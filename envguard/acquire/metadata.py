@@ -63,6 +63,12 @@ def parse_direct_url(data: bytes) -> DirectUrl:
     )
 
 
+def header_of(data: bytes) -> bytes:
+    """METADATA up to its first blank line: the description below is most of it, and nobody asks for it."""
+    ends = [at for at in (data.find(b"\n\n"), data.find(b"\r\n\r\n")) if at >= 0]
+    return data[: min(ends)] if ends else data
+
+
 def parse_headers(text: str) -> dict[str, list[str]]:
     """The header fields of METADATA or PKG-INFO, by name in lower case, up to the first blank line.
 

@@ -8,8 +8,9 @@ not run; the finder of an editable install is read as a syntax tree.
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from envguard.acquire.host import Host
 from envguard.acquire.section import Notes
@@ -18,8 +19,7 @@ Origin = Literal["PYTHONPATH", "stdlib", "site", "user site", "system site", "pt
 MAX_PTH = 1 << 20
 
 
-@dataclass(frozen=True)
-class SysPathEntry:
+class SysPathEntry(msgspec.Struct, frozen=True):
     """A directory (or zip) on the path, and what put it there; `by` is the .pth file where one did."""
 
     path: str
@@ -27,8 +27,7 @@ class SysPathEntry:
     by: str | None = None
 
 
-@dataclass(frozen=True)
-class PthLine:
+class PthLine(msgspec.Struct, frozen=True):
     """A line of a .pth file: a directory that it adds, one that is not there, or code that start-up would run."""
 
     file: str
@@ -40,17 +39,15 @@ class PthLine:
     """The path leads out of the environment."""
 
 
-@dataclass(frozen=True)
-class EditableFinder:
+class EditableFinder(msgspec.Struct, frozen=True):
     """An `__editable___…_finder.py`: top-level name → source path, and namespace → paths."""
 
     file: str
-    mapping: dict[str, str] = field(default_factory=dict)
-    namespaces: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mapping: dict[str, str] = {}
+    namespaces: dict[str, tuple[str, ...]] = {}
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """What the path is built from. `version` is the library folder's name: `python3.11`, `python3.13t`."""
 
     prefix: str
