@@ -51,7 +51,10 @@ def private_cache(root: str) -> Path:
 
     Raises CompileError where others may write there: cache entries are run as code.
     """
-    if CACHE_VARIABLE not in os.environ:
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # torch writes its default into the environment when dynamo is imported: that is nobody's choice.
+    if os.environ.get(CACHE_VARIABLE) in (None, default_cache_dir()):
         version = f"{torch.__version__}-{torch.version.git_version[:12]}"
         os.environ[CACHE_VARIABLE] = str(Path(root).absolute() / version)
     path = Path(os.environ[CACHE_VARIABLE])

@@ -35,6 +35,9 @@ def run(config: Config, start: Start | None = None) -> int:
     start = start or Start()
     place = find_place(config)
     with logging_to(Path(config.checkpoint.dir), leader=place.leads):
+        if config.train.compile or place.device.type == "cuda":
+            # Before anything is compiled, by whichever library.
+            logger.info("compile cache: %s", private_cache(config.train.compile_cache))
         if not place.alone:
             from trainer.distributed import run_rank
 
@@ -117,8 +120,6 @@ def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[Row
     dtype = choose_dtype(config.train.dtype, device)
     enabled = config.train.compile if config.train.compile is not None else device.type == "cuda"
     refuse_eager()
-    if enabled or device.type == "cuda":
-        logger.info("compile cache: %s", private_cache(config.train.compile_cache))
     shape = DrafterShape.of(config.model, facts.shape)
     with torch.device(device):
         drafter = Drafter(shape).to(dtype)

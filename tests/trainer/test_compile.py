@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from tests.trainer.drafters import FULL, embedding, masks_of, random_taps, small_drafter
 from tests.trainer.rows import packed_row
@@ -109,6 +110,8 @@ def test_the_cache_is_private_and_of_one_build(tmp_path: Path, monkeypatch: pyte
     path.chmod(0o770)
     with pytest.raises(CompileError, match="others may write"):
         private_cache(str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, default_cache_dir())  # as torch itself does when dynamo is imported
+    assert private_cache(str(tmp_path / "other")).is_relative_to(tmp_path / "other")
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "own"))
     assert private_cache("unused") == tmp_path / "own"
 
