@@ -18,13 +18,15 @@ from envguard.timeline.requirements import Edge, Graph
 
 S = clock.NS
 GAP_NS = {"uv": S // 2, "pip": 3 * S // 2}
-EDGE_GAP_NS = {"uv": 2 * S, "pip": 15 * S}
+EDGE_GAP_NS = {"uv": 2 * S, "pip": 2 * S}
 """How long nothing may have been written between two installs of one run, without and with a requirement between
 them. Intervals count, not points: torch alone took 7 s to copy, and within a run one package follows the other."""
 POINTS_GAP_NS = {"uv": 15 * S, "pip": 90 * S}
 """The same with a requirement where a file system keeps no birth times, so that only ends are known: a pip run wrote
 its RECORDs in four bursts over 37 s."""
 OTHER_GAP_NS = S
+PACE_NS = 2 * S
+"""What a slow machine adds to a pause at most: beyond it two quick runs on a busy machine would become one."""
 BEFORE_NS, AFTER_NS = 3 * S, S // 20
 """A removal belongs to a run when it happened from `BEFORE_NS` before its first new folder to its end: an installer
 removes before it installs."""
@@ -143,9 +145,11 @@ def _pause(first: Group, joined: Group | None = None) -> int:
     key = first.tool or ""
     longest = max(end - start for start, end in map(_times, first.installs))
     if joined is None:
-        return max(GAP_NS.get(key, OTHER_GAP_NS), longest // 2)
+        return max(GAP_NS.get(key, OTHER_GAP_NS), min(longest // 4, PACE_NS))
     known_by_ends = all(start == end for start, end in map(_times, joined.installs))
-    return POINTS_GAP_NS.get(key, 0) if known_by_ends else max(EDGE_GAP_NS.get(key, 0), longest)
+    return (
+        POINTS_GAP_NS.get(key, 0) if known_by_ends else max(EDGE_GAP_NS.get(key, 0), min(longest // 2, 2 * PACE_NS))
+    )
 
 
 def _linked(first: Group, second: Group, graph: Graph) -> bool:

@@ -167,7 +167,7 @@ def test_a_sync_that_drops_packages_names_them_in_its_run(torch_stage: Stage) ->
     assert "Removed: triton." in answer["findings"][0]["says"]
 
 
-def test_what_a_restore_put_back_is_a_row_and_no_finding(tmp_path: Path) -> None:
+def test_what_a_restore_put_back_is_told_as_a_restore_and_not_as_a_swap(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "stage")
     story.set_up(stage)
     (stage.checkpoints / "step_690").mkdir()
@@ -177,7 +177,7 @@ def test_what_a_restore_put_back_is_a_row_and_no_finding(tmp_path: Path) -> None
     assert timeline(stage, "--since-checkpoint", "step_690")[0] == 1
     restored = stage.envguard("restore", "step_690", "-y")
     assert restored.returncode == 0, restored.stdout + restored.stderr
-    code, answer = timeline(stage, "--since-checkpoint", "step_690")
-    assert (code, answer["findings"]) == (0, [])
+    _, answer = timeline(stage, "--since-checkpoint", "step_690")
+    assert [finding["title"] for finding in answer["findings"]] == ["torch was brought back by envguard"]
     torch = event_of(answer, "package.replaced", "torch")
     assert (torch["from"], torch["to"]) == (story.BAD, story.GOOD)

@@ -109,7 +109,7 @@ def test_pip_with_its_log(tmp_path: Path) -> None:
     subprocess.run([*pip, "install", *where, "torch==2.11.0+cu128"], check=True, env=stage.environ())
     (stage.checkpoints / "step_690").mkdir()
     (stage.checkpoints / "step_690" / "model.bin").write_bytes(b"weights")
-    time.sleep(1.6)
+    time.sleep(2.5)
     subprocess.run([*pip, "install", *where, "sglang"], check=True, env=stage.environ())
     found = answer(stage, "--since-checkpoint", "step_690")
     event = torch_event(found)
