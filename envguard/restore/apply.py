@@ -184,7 +184,7 @@ def _staying(env: Environment) -> set[str]:
 
 def _install_by_lock(python: list[str], staging: Staging, hold: tuple[int, ...]) -> bool:
     options = ["--no-deps", "--reinstall", "--link-mode", staging.link_mode, "--preview-features", "pylock"]
-    ran = uv.run(["pip", "install", *python, *options, "-r", str(staging.lock)], staging.cache, hold)
+    ran = uv.run(["pip", "install", *python, *options, "-r", str(staging.lock)], staging.linked_cache, hold)
     return ran.code == 0
 
 

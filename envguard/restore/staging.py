@@ -1,8 +1,9 @@
 """Staging: every source that the plan needs, proved file by file, before anything in the environment changes.
 
-Two ways lead into the environment. A uv archive that has a pointer with URL and hash is installed by a lock, out of
-a private cache whose archive holds a link to each proved file (uv copies what it leads to), so that nothing is
-written to the user's cache and no wheel is zipped. Everything else becomes a wheel in a find-links folder.
+Two ways lead into the environment. A uv archive that has a pointer with URL and hash is installed by a lock, through
+a private cache that holds a copy of the pointer and a link to the bucket of archives: uv copies out of the archive,
+and writes what it writes (locks, what it knows of interpreters) to the private cache. Everything else becomes a wheel
+in a find-links folder.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from pathlib import Path
 
 import tomli_w
 
+from envguard.acquire.record_file import Row
 from envguard.model.action import Obstacle
 from envguard.restore.archive import (
     Fault,
     Files,
     RecordUnusable,
     check_rows,
-    is_unhashed,
     read_rows,
     wheel_name,
     write_wheel,
 )
 from envguard.restore.candidate import Candidate, opened
-from envguard.restore.footprint import Footprint, Incoming
+from envguard.restore.footprint import Footprint, Incoming, is_folder
 from envguard.restore.plan import Plan, Step
-from envguard.restore.point import Saved
+from envguard.restore.point import Saved, walk_paths
 from envguard.restore.progress import Progress
 
 DEFAULT_INDEX = "https://pypi.org/simple"
@@ -71,6 +72,12 @@ class Staging:
         return self.folder / "cache"
 
     @property
+    def linked_cache(self) -> Path:
+        """The cache of the install by lock: its archives are the user's, so nothing may be unpacked into it."""
+        assert self.folder is not None
+        return self.folder / "linked-cache"
+
+    @property
     def lock(self) -> Path:
         assert self.folder is not None
         return self.folder / "pylock.restore.toml"
@@ -89,7 +96,7 @@ def stage(
 
     Raises OSError where `folder` cannot be written.
     """
-    # Links to links would dangle once the private cache is gone.
+    # Symbolic links would lead through the private cache, which is gone afterwards.
     staging = Staging(folder, "copy" if link_mode == "symlink" else link_mode)
     if folder is not None:
         staging.links.mkdir(exist_ok=True)
@@ -113,8 +120,9 @@ def _stage_one(step: Step, candidate: Candidate, staging: Staging, progress: Pro
     wheel: Path | None = None
     try:
         with opened(candidate) as files:
-            if staging.folder is None or (by_lock and candidate.pointer is not None):
-                faults = check_rows(files, read_rows(files, candidate.dist_info), progress)
+            rows = read_rows(files, candidate.dist_info)
+            if staging.folder is None or (by_lock and _goes_by_lock(candidate, rows, staging)):
+                faults = check_rows(files, rows, progress)
             else:
                 wheel = staging.links / wheel_name(candidate.dist_info, candidate.tags, candidate.wheel_build)
                 faults = write_wheel(files, candidate.dist_info, wheel, progress)
@@ -128,6 +136,19 @@ def _stage_one(step: Step, candidate: Candidate, staging: Staging, progress: Pro
     if faults and wheel is not None:
         wheel.unlink()
     return not faults
+
+
+def _goes_by_lock(candidate: Candidate, rows: tuple[Row, ...], staging: Staging) -> bool:
+    """Whether uv can install it out of the archive: one bucket can be linked to, and uv would copy every file that
+    lies in the archive, so that none may be there that RECORD does not list."""
+    if candidate.pointer is None:
+        return False
+    bucket = Path(candidate.path).parent
+    if any(Path(item.candidate.path).parent != bucket for item in staging.by_lock()):
+        return False
+    listed = {row.path for row in rows}
+    root = len(candidate.path) + 1
+    return all(path[root:] in listed for path in walk_paths(candidate.path) if not is_folder(path))
 
 
 def poisoned(candidate: Candidate, fault: Fault) -> Obstacle:
@@ -161,13 +182,16 @@ def incoming_of(candidate: Candidate, files: Files) -> Incoming:
 
 
 def write_lock(staging: Staging) -> None:
-    """The private cache and the lock that make uv install proved archives: pointers copied, files linked."""
+    """The private cache and the lock that make uv install proved archives."""
     packages = []
     for item in staging.by_lock():
         pointer = item.candidate.pointer
         assert pointer is not None
-        _link_archive(item, staging.cache / "archive-v0" / pointer.archive, staging.link_mode == "hardlink")
-        folder = staging.cache / pointer.bucket / "pypi" / item.candidate.name
+        bucket = Path(item.candidate.path).parent
+        staging.linked_cache.mkdir(exist_ok=True)
+        if not (staging.linked_cache / bucket.name).is_symlink():
+            (staging.linked_cache / bucket.name).symlink_to(bucket)
+        folder = staging.linked_cache / pointer.bucket / "pypi" / item.candidate.name
         folder.mkdir(parents=True)
         shutil.copyfile(pointer.path, folder / os.path.basename(pointer.path))
         wheel = {"name": pointer.filename, "url": pointer.url, "hashes": {"sha256": pointer.sha256}}
@@ -182,22 +206,3 @@ def write_lock(staging: Staging) -> None:
         )
     lock = {"lock-version": "1.0", "created-by": "envguard", "packages": packages}
     staging.lock.write_text(tomli_w.dumps(lock), encoding="utf-8")
-
-
-def _link_archive(item: Staged, target: Path, hard: bool) -> None:
-    """A folder of links to the files that RECORD lists, and to no other.
-
-    Hard ones only where the configuration asks for `hardlink`: then the environment shares its files with the user's
-    cache, which saves the room and lets an edit in place poison it.
-    """
-    link = os.link if hard else os.symlink
-    made: set[str] = set()
-    source = item.candidate.path
-    for row in item.incoming.rows:
-        if is_unhashed(row) and row.path != f"{item.candidate.dist_info}/RECORD":
-            continue
-        folder = os.path.dirname(row.path)
-        if folder not in made:
-            os.makedirs(target / folder, exist_ok=True)
-            made.add(folder)
-        link(f"{source}/{row.path}", target / row.path)

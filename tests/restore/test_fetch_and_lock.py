@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import tomllib
@@ -82,9 +83,9 @@ def test_a_locks_own_url_is_used_and_its_hash_decides(bare: Swapped, story_wheel
         lock.write_text(lock.read_text().replace(digest, "1" * 64))
         shutil.rmtree(bare.stage.cache)
         before = tree(bare.stage.venv)
-        refused = bare.stage.envguard("restore", "pylock.toml", "-y", "--fetch")
+        refused = bare.stage.envguard("restore", "pylock.toml", "-y", "--fetch", "--json")
     assert refused.returncode == 4
-    assert "its sha256 is" in refused.stdout
+    assert any("its sha256 is" in note for note in json.loads(refused.stdout)["notes"])
     assert tree(bare.stage.venv) == before
 
 

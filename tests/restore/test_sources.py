@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -127,9 +128,11 @@ def test_simple_cache_and_pointers_gone_a_dangling_archive_is_enough(fetched: Sw
 def test_an_older_uvs_bucket_falls_back_to_a_rebuilt_wheel(fetched: Swapped) -> None:
     (bucket,) = fetched.stage.cache.glob("wheels-v*")
     bucket.rename(bucket.with_name("wheels-v5"))
+    cache = tree(fetched.stage.cache)
     outcome = fetched.restore()
     assert (outcome.failure, outcome.verified) == (None, True)
     assert "2.11.0+cu128" in fetched.torch_says()
+    assert tree(fetched.stage.cache) == cache
 
 
 def test_of_two_builds_of_one_version_the_stamped_one_comes_back(swapped: Swapped, tmp_path: Path) -> None:
@@ -244,9 +247,10 @@ def test_a_lock_brings_back_the_wheel_that_its_hash_names(fetched: Swapped, stor
     assert "2.11.0+cu128" in fetched.torch_says()
     lock.write_text(lock.read_text().replace(digest, "0" * 64))
     before = tree(fetched.stage.venv)
-    refused = fetched.stage.envguard("restore", str(lock), "-y")
+    refused = fetched.stage.envguard("restore", str(lock), "-y", "--json")
     assert refused.returncode == 4
-    assert f"sha256 {'0' * 64}" in refused.stdout
+    (missing,) = json.loads(refused.stdout)["missing"]
+    assert f"sha256 {'0' * 64}" in missing["why"]
     assert tree(fetched.stage.venv) == before
 
 
@@ -258,9 +262,20 @@ def test_without_a_stamp_the_witnesses_name_the_build_and_say_how_sure(torch_sta
     torch_stage.install("sglang")
     dry = torch_stage.envguard("restore", "step_690", "--dry-run")
     assert dry.returncode == 0, dry.stderr
-    assert "it has no stamp" in dry.stdout
-    assert "torch 2.11.0+cu128: " in dry.stdout
+    said = " ".join(dry.stdout.split())
+    assert "it has no stamp" in said
+    assert "torch 2.11.0+cu128: " in said
     done = torch_stage.envguard("restore", "step_690", "-y")
     assert done.returncode == 0, done.stderr
     assert "2.11.0+cu128" in (torch_stage.site / "torch" / "version.py").read_text()
     assert (torch_stage.site / "sglang").is_dir()
+
+
+def test_a_file_that_record_does_not_list_stays_out(fetched: Swapped) -> None:
+    stray = archive_of(fetched.stage, "+cu128") / "evil.pth"
+    stray.write_text("import os\n")
+    cache = tree(fetched.stage.cache)
+    outcome = fetched.restore()
+    assert (outcome.failure, outcome.verified) == (None, True)
+    assert not (fetched.stage.site / "evil.pth").exists()
+    assert tree(fetched.stage.cache) == cache
