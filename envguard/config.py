@@ -109,7 +109,7 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        raise UsageError(f"{path} cannot be read: {error}", "it has to be TOML in UTF-8, and readable") from error
 
 
 def has_table(pyproject: Path) -> bool:
@@ -156,7 +156,9 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
             try:
                 found[key] = msgspec.json.decode(value)
             except msgspec.DecodeError as error:
-                raise UsageError(f"{variable}={value!r}: {error}") from error
+                raise UsageError(
+                    f"{variable}={value!r}: {error}", "write it as in TOML: a number, `true` or `false`"
+                ) from error
         else:
             found[key] = value
     return found

@@ -76,6 +76,13 @@ def locate(host: Host, named: str | None, start: str) -> Environment:
     hint = "name one: `--python path/to/.venv` or `--python path/to/python`"
     if skipped:
         hint += f" ({', '.join(skipped)} is a tool's own environment and is not taken unless named)"
+    launcher = _which(host, "python3")
+    if launcher is not None and not skipped:
+        raise InputError(
+            f"no Python environment found: no VIRTUAL_ENV, CONDA_PREFIX or .venv, and {launcher} lies in no prefix",
+            "a launcher of pyenv, asdf or mise chooses only when it runs; name what it chooses: "
+            """`--python "$(python3 -c 'import sys; print(sys.prefix)')"`""",
+        )
     raise InputError("no Python environment found: no VIRTUAL_ENV, CONDA_PREFIX, .venv or python3", hint)
 
 
@@ -89,7 +96,10 @@ def _named(host: Host, named: str, start: str) -> Environment:
             raise InputError(f"{named} is not there", "`--python` takes a venv directory or an interpreter") from None
         return _of_interpreter(host, on_path, f"--python {named}")
     except OSError as error:
-        raise InputError(f"{named} cannot be read: {error.strerror or error}") from error
+        raise InputError(
+            f"{named} cannot be read: {error.strerror or error}",
+            "`--python` takes a venv directory or an interpreter",
+        ) from error
     if not found.is_directory:
         return _of_interpreter(host, path, f"--python {named}")
     kind = _prefix_kind(host, path)

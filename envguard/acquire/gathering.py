@@ -66,9 +66,11 @@ def open_bundle(path: str) -> OpenBundle:
         with open(path, "rb") as stream:
             record, manifest = bundle.load(path, stream)
     except FileNotFoundError as error:
-        raise InputError(f"there is no bundle {path}") from error
+        raise InputError(f"there is no bundle {path}", "`envguard collect -o FILE` gathers one") from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise InputError(
+            f"{path} cannot be read: {error.strerror or error}", "`--bundle` takes a file of `collect`"
+        ) from error
     try:
         request = msgspec.json.decode(manifest.about.get("request", ""), type=Request)
     except msgspec.MsgspecError as error:

@@ -6,6 +6,7 @@ Commands are imported when they are called: `envguard --help` and a mistyped opt
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Any, NoReturn
@@ -83,6 +84,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits with the contract's code."""
     words = sys.argv[1:] if arguments is None else arguments
+    _take_every_character(words)
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -98,6 +100,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except Exception as error:
         sys.exit(_report(error, words))
     sys.exit(code)
+
+
+def _take_every_character(words: list[str]) -> None:
+    """A stream of an old locale must not end a command: an arrow or a path that it lacks is escaped there.
+
+    JSON is UTF-8 whatever the locale says (RFC 8259): a Python escape in it would be no JSON.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if "--json" in words and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 def _run(words: list[str]) -> int:

@@ -57,7 +57,9 @@ def collect(
     try:
         write_atomically(output, gathered.data, 0o600)
     except OSError as error:
-        raise InputError(f"{output} cannot be written: {error.strerror or error}") from error
+        raise InputError(
+            f"{output} cannot be written: {error.strerror or error}", "`-o` names a file in a folder that is there"
+        ) from error
     report = CollectReport(
         bundle=str(output.absolute()), evidence=gathered.evidence, unavailable=tuple(gathered.seen.unavailable)
     )

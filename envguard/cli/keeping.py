@@ -26,7 +26,9 @@ def keep_builds(session: Session, taken: Fingerprint, screen: Screen) -> None:
             kept = keep_live(host, session.project, env, taken, bar)
     except OSError as error:
         where = error.filename or session.project.state
-        raise InputError(f"the vault cannot be written: {where}: {error.strerror or error}") from error
+        raise InputError(
+            f"the vault cannot be written: {where}: {error.strerror or error}", "`state = ` moves it to another disk"
+        ) from error
     screen.say(f"kept {len(kept.wheels)} wheels in the vault; {len(kept.known)} were there already")
     for says in kept.caches:
         screen.say(says)
@@ -52,4 +54,6 @@ def write_lock(session: Session, path: str, taken: Fingerprint) -> None:
     try:
         write_atomically(session.start / path, text.encode())
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise InputError(
+            f"{path} cannot be written: {error.strerror or error}", "`--lock` names a file in a folder that is there"
+        ) from error

@@ -119,6 +119,7 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
 def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
     """What would be done, its sources proved; 4 where something is missing, since it could not be done."""
     from envguard.errors import RestoreError
+    from envguard.fingerprint.units import counted
     from envguard.report.errors import print_error
     from envguard.report.restore import progress_bar, render
     from envguard.restore import service
@@ -132,7 +133,7 @@ def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
     if not report.missing:
         return 0
     hint = None if wish.fetch else "`--fetch` downloads what a witness names by hash; nothing was changed"
-    print_error(f"{len(report.missing)} package(s) cannot be had from this machine", hint, 4, as_json=False)
+    print_error(f"{counted(len(report.missing), 'package')} cannot be had from this machine", hint, 4, as_json=False)
     return RestoreError.code
 
 

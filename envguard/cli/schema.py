@@ -8,14 +8,21 @@ from typing import Annotated
 import typer
 
 from envguard.cli.app import single
+from envguard.cli.options import ColorOption, JsonOption, QuietOption, VerboseOption
 
 
 def schema(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="fingerprint, diff, timeline, …")],
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+    color: ColorOption = "auto",
 ) -> None:
-    """Print the JSON Schema of an answer."""
+    """Print the JSON Schema of an answer; it is one JSON object with `--json` and without."""
     from envguard.model.schema import schema_text
+    from envguard.report.screen import Screen
 
+    Screen(json, quiet, verbose, color)  # for its complaint about a --color that is none
     sys.stdout.write(schema_text(kind))
 
 

@@ -73,7 +73,8 @@ def timeline(
         kinds=kinds,
     )
     report = build_timeline(seen, bounds)
-    title = f"{seen.env.prefix} on {seen.machine.host} ({seen.env.how})"
+    how = "" if seen.env.how == seen.env.prefix else f" ({seen.env.how})"
+    title = f"{seen.env.prefix} on {seen.machine.host}{how}"
     shown = render(report, title=title, offset=zone.offset_s, verbose=verbose > 0, every=every)
     if html is not None:
         write_page(html, shown, title)

@@ -7,13 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Literal
-
-import msgspec
 
 from envguard.demo import story
 from envguard.demo.stage import Stage
 from envguard.demo.story import STAMPED, UNSTAMPED
+from envguard.model.action import DemoReport, Step
 from envguard.report.screen import Screen
 
 # One string a paragraph: the console breaks lines where the terminal's width asks for it.
@@ -25,30 +23,6 @@ INTRODUCTION = (
     "maps a real shared library that holds no code), and the training loop hashes instead of training. Nothing of "
     "yours is touched.",
 )
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One envguard command of the demo: what it returned, what it had to return, and what that proves."""
-
-    command: str
-    code: int
-    expected: int
-    proves: str
-    seconds: float
-
-
-class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `demo`."""
-
-    schema: Literal["envguard.demo"] = "envguard.demo"
-    version: Literal[1] = 1
-    root: str
-    steps: tuple[Step, ...]
-    cuda_before: str
-    cuda_swapped: str
-    cuda_restored: str
-    ok: bool
-    seconds: float
 
 
 class Show:

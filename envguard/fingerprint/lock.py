@@ -118,7 +118,10 @@ def parse_lock(path: str, data: bytes) -> Lock:
             return _requirements(path, text)
         table = tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path} cannot be read as a lock file: {error}") from error
+        raise InputError(
+            f"{path} cannot be read as a lock file: {error}",
+            "pylock.toml, uv.lock and requirements.txt are read, in UTF-8",
+        ) from error
     return _uv_lock(path, table) if kind == "uv.lock" else _pylock(path, table)
 
 
@@ -156,7 +159,7 @@ def _pylock_entry(package: Package) -> Locked:
 def _uv_lock(path: str, table: dict[str, Any]) -> Lock:
     raw = [entry for entry in _tables(table.get("package")) if isinstance(entry.get("name"), str)]
     if not isinstance(table.get("version"), int):
-        raise InputError(f"{path} is no uv.lock: it has no version")
+        raise InputError(f"{path} is no uv.lock: it has no version", "`uv lock` writes one")
     packages = tuple(_uv_entry(entry) for entry in raw)
     roots = tuple(index for index, entry in enumerate(raw) if _is_root(entry))
     edges = {index: tuple(_edges(raw, entry)) for index, entry in enumerate(raw)}

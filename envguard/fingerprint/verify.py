@@ -32,6 +32,10 @@ def judge(seen: Observations, stamps: Mapping[str, Fingerprint] | None = None) -
     ]  # fmt: skip
     problems += [_poison(item) for item in seen.poisoned]
     unverifiable += [Unverifiable(package=item.what, why=item.why) for item in seen.unknown]
+    if not seen.packages and not problems:
+        # A site-packages that was wiped and an audit of nothing look the same: neither is a sound environment.
+        why = "no package is installed in it, so that there is nothing to verify"
+        unverifiable.append(Unverifiable(package="the environment", why=why))
     problems.sort(key=lambda problem: problem.package)
     hashed = [item.contents for item in seen.packages if item.contents.depth != "stat"]
     return VerifyReport(

@@ -131,7 +131,9 @@ def _on_drift(request: Request) -> Literal["warn", "stop"]:
         return "warn"
     if asked == "stop":
         return "stop"
-    raise UsageError(f"--on-drift {asked!r} is neither warn nor stop")
+    raise UsageError(
+        f"--on-drift {asked!r} is neither warn nor stop", "warn says what changed under the run, stop ends it"
+    )
 
 
 def take_for_child(host: Host, request: Request, env: Environment, cache: Path | None, warn: Warn) -> Fingerprint:

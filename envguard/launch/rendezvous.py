@@ -119,5 +119,5 @@ def _endpoint(text: str, option: str, default: int | None = None) -> tuple[str, 
     if not colon and default is not None:
         return text, default
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"{option} {text!r} is no HOST:PORT")
+        raise UsageError(f"{option} {text!r} is no HOST:PORT", "name the first node, as in `--meet node0:29400`")
     return host.strip("[]"), int(port)

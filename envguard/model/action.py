@@ -170,3 +170,27 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     code: int
     error: str
     hint: str | None
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One envguard command of the demo: what it returned, what it had to return, and what that proves."""
+
+    command: str
+    code: int
+    expected: int
+    proves: str
+    seconds: float
+
+
+class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `demo`."""
+
+    schema: Literal["envguard.demo"] = "envguard.demo"
+    version: Literal[1] = 1
+    root: str
+    steps: tuple[Step, ...]
+    cuda_before: str
+    cuda_swapped: str
+    cuda_restored: str
+    ok: bool
+    seconds: float

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from envguard.model.drift import DiffReport, Drift, Minority
 from envguard.model.evidence import Unknown
 from envguard.report.errors import printable
+from envguard.report.paragraph import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +28,7 @@ def render(report: DiffReport, *, verbose: bool, quiet: bool) -> Callable[[Conso
         from rich.text import Text
 
         style = "bold green" if report.match else "bold red" if report.exit_code() == 1 else "bold yellow"
-        console.print(Text(printable(verdict(report)), style=style))
+        console.print(Text(printable(verdict(report)), style=style), soft_wrap=not console.is_terminal)
         if quiet:
             return
         console.print(Text(printable(f"A  {side(report.a)}\nB  {side(report.b)}"), style="dim"))
@@ -56,7 +57,8 @@ def verdict(report: DiffReport) -> str:
     if blocks or warns:
         worst = (blocks or warns)[0]
         counts = [f"{len(blocks)} block"] * bool(blocks) + [f"{len(warns)} warn"] * bool(warns)
-        return f"DRIFT ({', '.join(counts)}): {worst.subject} {change(worst)}".rstrip()
+        told = f" {change(worst)}" if change(worst) else f": {short(worst.why)}" if worst.why else ""
+        return f"DRIFT ({', '.join(counts)}): {worst.subject}{told}"
     if report.unknown:
         first = report.unknown[0]
         rest = f" and {len(report.unknown) - 1} more" if len(report.unknown) > 1 else ""
@@ -65,8 +67,13 @@ def verdict(report: DiffReport) -> str:
 
 
 def _first(rows: tuple[Minority, ...]) -> str:
-    row = rows[0]
-    return f"{row.facet} {row.subject}" + (f" is {short(row.value)}" if row.value else "")
+    """The odd torch before what merely goes with it."""
+    row = min(rows, key=lambda row: row.facet != "torch")
+    return _named(row) + (f" is {short(row.value)}" if row.value else "")
+
+
+def _named(row: Minority) -> str:
+    return row.subject if row.subject == row.facet else f"{row.facet} {row.subject}"
 
 
 def change(drift: Drift) -> str:
@@ -82,7 +89,6 @@ def short(value: str | None) -> str:
 
 def show_drifts(console: Console, drifts: Iterable[Drift], verbose: bool) -> None:
     """Rows above info, alike ones gathered; info only as a count unless `verbose`."""
-    from rich.padding import Padding
     from rich.text import Text
 
     told = [drift for drift in drifts if verbose or drift.severity != "info"]
@@ -90,22 +96,23 @@ def show_drifts(console: Console, drifts: Iterable[Drift], verbose: bool) -> Non
         console.print()
         for rows in _alike(list(group), verbose):
             for drift in rows[:_MOST_ALIKE] if len(rows) > _MOST_ALIKE else rows:
-                head = Text.assemble(
-                    (f"{severity:<5} ", STYLE[severity]),
-                    (f"{drift.facet} ", "dim"),
-                    (printable(drift.subject), "bold"),
-                )
+                head = Text.assemble((f"{severity:<5} ", STYLE[severity]))
+                if drift.subject != drift.facet:
+                    head.append(f"{drift.facet} ", "dim")
+                head.append(printable(drift.subject), "bold")
                 head.append(printable(f"  {change(drift)}".rstrip()))
-                console.print(head)
+                paragraph(console, head, indent=0)
             if len(rows) > _MOST_ALIKE:
                 more = f"and {len(rows) - _MOST_ALIKE} more of {rows[0].facet} alike (-v shows each)"
-                console.print(Padding(Text(more, style="dim"), (0, 0, 0, 6)))
+                paragraph(console, more, indent=6, style="dim")
             last = rows[min(len(rows), _MOST_ALIKE) - 1]
-            console.print(Padding(Text(printable(f"{last.effect}: {short(last.why)}"), style="dim"), (0, 0, 0, 6)))
+            paragraph(console, f"{last.effect}: {short(last.why)}", indent=6, style="dim")
     hidden = sum(drift.severity == "info" for drift in drifts) if not verbose else 0
     if hidden:
         console.print()
-        console.print(Text(f"info  {hidden} more that change nothing by themselves (-v shows them)", style="dim"))
+        does = "changes nothing by itself" if hidden == 1 else "change nothing by themselves"
+        shows = "it" if hidden == 1 else "them"
+        paragraph(console, f"{hidden} more that {does} (-v shows {shows})", head="info  ", indent=6, style="dim")
 
 
 def _alike(drifts: list[Drift], verbose: bool) -> list[list[Drift]]:
@@ -124,7 +131,7 @@ def show_minority(console: Console, rows: Iterable[Minority]) -> None:
 
     for row in rows:
         text = Text.assemble(("odd   ", "bold red"), (printable(row.ref), "bold"))
-        text.append(printable(f"  {row.facet} {row.subject}: {short(row.value) or 'none'}"))
+        text.append(printable(f"  {_named(row)}: {short(row.value) or 'none'}"))
         console.print(text)
 
 
@@ -136,4 +143,4 @@ def show_unknown(console: Console, unknown: Iterable[Unknown]) -> None:
     if items:
         console.print()
     for item in items:
-        console.print(Text.assemble(("undetermined ", "yellow"), printable(f"{item.what}: {item.why}")))
+        paragraph(console, f"{item.what}: {item.why}", head=Text("undetermined ", "yellow"), indent=6)

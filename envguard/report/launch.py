@@ -11,6 +11,7 @@ from envguard.launch.gate import Verdict
 from envguard.model.action import Check, LaunchReport, Run
 from envguard.model.drift import Drift
 from envguard.report.errors import printable
+from envguard.report.paragraph import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +46,7 @@ def render(console: Console, report: LaunchReport, verdict: Verdict, reference: 
             f"  waived  {', '.join(waived.covers)} by {waived.author}{until}: {waived.because}", style="dim"
         )
     for note in report.notes:
-        console.print(f"  note    {printable(note)}", style="dim", soft_wrap=True)
+        paragraph(console, note, head="  note    ", indent=10, style="dim")
     if report.decision != "go":
         for advice in advise(verdict, reference):
             console.print(f"  {advice}", soft_wrap=True)
@@ -56,19 +57,17 @@ def _lines(console: Console, verdict: Verdict, report: LaunchReport, verbose: in
     shown = ranked if verbose else ranked[:_MOST_LINES]
     for drift in shown:
         style = "red" if drift.severity == "block" else "yellow"
-        console.print(f"  {drift.severity:<6}  {_drift(drift)}", style=style, soft_wrap=True)
+        paragraph(console, _drift(drift), head=f"  {drift.severity:<6}  ", indent=10, style=style)
     if len(ranked) > len(shown):
         console.print(f"  … and {len(ranked) - len(shown)} more; `-v` shows them")
     for unknown in verdict.unknown:
-        console.print(
-            f"  unknown {printable(unknown.what)}: {printable(unknown.why)}", style="yellow", soft_wrap=True
-        )
+        paragraph(console, f"{unknown.what}: {unknown.why}", head="  unknown ", indent=10, style="yellow")
     for check in verdict.checks:
-        console.print(f"  {_word(check)} {check.check}: {printable(check.detail)}", style="yellow", soft_wrap=True)
+        paragraph(console, f"{check.check}: {check.detail}", head=f"  {_word(check)} ", indent=10, style="yellow")
     if verbose:
         for check in report.preflight:
             if check not in verdict.checks:
-                console.print(f"  ok      {check.check}: {printable(check.detail)}", style="dim", soft_wrap=True)
+                paragraph(console, f"{check.check}: {check.detail}", head="  ok      ", indent=10, style="dim")
 
 
 def _word(check: Check) -> str:

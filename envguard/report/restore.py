@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from envguard.fingerprint.units import counted
 from envguard.model.action import RestoreReport
 from envguard.report.errors import printable
+from envguard.report.paragraph import paragraph
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -39,12 +41,10 @@ def render(report: RestoreReport, dry_run: bool) -> Callable[[Console], None]:
         for title, obstacles in (("missing", report.missing), ("poisoned", report.poisoned)):
             for obstacle in obstacles:
                 where = f" {obstacle.path}" if obstacle.path else ""
-                console.print(
-                    Text(printable(f"{title}: {obstacle.package}{where}: {obstacle.why}"), style="red"),
-                    soft_wrap=True,
-                )
+                says = f"{obstacle.package}{where}: {obstacle.why}"
+                paragraph(console, says, head=f"{title}: ", indent=6, style="red")
         for note in report.notes:
-            console.print(Text(printable(f"note: {note}"), style="yellow" if "will" in note else ""), soft_wrap=True)
+            paragraph(console, note, head="note: ", indent=6, style="yellow" if "will" in note else "")
         console.print(Text(_verdict(report, dry_run), style="bold"))
 
     return draw
@@ -68,7 +68,7 @@ def _plan(report: RestoreReport) -> Table:
 
 def _verdict(report: RestoreReport, dry_run: bool) -> str:
     if report.applied and report.verified:
-        return f"restored and verified: {len(report.plan)} package(s), file by file"
+        return f"restored and verified: {counted(len(report.plan), 'package')}, file by file"
     if report.rolled_back:
         return "rolled back: everything is as it was before"
     if report.missing:

@@ -28,7 +28,9 @@ class Screen:
 
     def __init__(self, json: bool = False, quiet: bool = False, verbose: int = 0, color: str = "auto") -> None:
         if color not in ("auto", "always", "never"):
-            raise UsageError(f"--color {color!r} is none of auto, always, never")
+            raise UsageError(
+                f"--color {color!r} is none of auto, always, never", "auto, the default, asks the terminal"
+            )
         self.json = json
         self.quiet = quiet
         self.verbose = verbose

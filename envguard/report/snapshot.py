@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from envguard.model.fingerprint import Fingerprint, Gpu, Runtime, Torch
+from envguard.fingerprint.units import counted
+from envguard.model.fingerprint import Fingerprint, Gpu, LiveProcess, Problem, Runtime, Torch
 from envguard.report.errors import printable
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def render(console: Console, fingerprint: Fingerprint, target: str | None, verbo
     if target is not None:
         note = " (retrospective: no evidence of the past)" if fingerprint.origin == "retrospective" else ""
         console.print(f"  {'stamped':<13}{printable(target)}{note}", soft_wrap=True)
-    _list(console, "problem", [f"{p.subject}: {p.says}" for p in fingerprint.problems], "red", verbose)
+    _list(console, "problem", [_problem(p) for p in fingerprint.problems], "red", verbose)
     _list(
         console, "shadowed", [f"{s.name}: {s.wins} before {s.loses}" for s in fingerprint.shadowed], "yellow", verbose
     )
@@ -32,6 +33,11 @@ def render(console: Console, fingerprint: Fingerprint, target: str | None, verbo
         for package in fingerprint.packages:
             build = (package.build or "no RECORD")[:12]
             console.print(f"  {package.name} {package.version or '?'}  {build}", style="dim", soft_wrap=True)
+
+
+def _problem(problem: Problem) -> str:
+    """What the sentence names itself (`process 4711 …`) is not put before it once more."""
+    return problem.says if problem.subject in problem.says else f"{problem.subject}: {problem.says}"
 
 
 def _facts(fingerprint: Fingerprint) -> Iterator[tuple[str, str]]:
@@ -57,7 +63,12 @@ def _facts(fingerprint: Fingerprint) -> Iterator[tuple[str, str]]:
         yield "code", f"{code.path} {(code.commit or 'no commit')[:12]}{', edited' if code.dirty else ''}"
     for process in fingerprint.processes or ():
         if process.stale:
-            yield "stale", f"PID {process.pid} still runs {len(process.stale)} replaced files: {process.command[:80]}"
+            yield "stale", _stale(process)
+
+
+def _stale(process: LiveProcess) -> str:
+    command = process.command if len(process.command) <= 80 else f"{process.command[:79]}…"
+    return f"PID {process.pid} still runs {counted(len(process.stale), 'replaced file')}: {command}"
 
 
 def _torch(torch: Torch) -> str:

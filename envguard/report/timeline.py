@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envguard import clock
+from envguard.fingerprint.units import counted
 from envguard.model.event import Event, Finding, TimelineReport
 from envguard.report.checks import check_command
 from envguard.report.errors import printable
+from envguard.report.paragraph import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,11 +66,7 @@ class View:
 
     def indented(self, text: Text | str, by: int, style: str = "") -> None:
         """A paragraph that wraps under its own beginning."""
-        from rich.padding import Padding
-        from rich.text import Text
-
-        body = text if isinstance(text, Text) else Text(printable(text), style=style)
-        self.console.print(Padding(body, (0, 0, 0, by), expand=False))
+        paragraph(self.console, text, indent=by, style=style)
 
     def line(self, text: str, style: str = "") -> None:
         """One line that is never wrapped by us, so that a command can be copied."""
@@ -77,20 +75,20 @@ class View:
         self.console.print(Text(printable(text), style=style), soft_wrap=True)
 
     def head(self, title: str) -> None:
-        self.line(title, "dim")
-        checkpoint = self.report.checkpoint
+        """How much there is first, then of what: a tired reader may stop after one line."""
+        checkpoint, count = self.report.checkpoint, len(self.report.findings)
+        says = f"{counted(count, 'finding')}" if count else "No finding"
         if checkpoint is not None:
             when = self.local(checkpoint.time) if checkpoint.time else "at an unknown time"
             stamp = "with a stamp" if checkpoint.stamped else "without a stamp"
-            self.line(f"since {checkpoint.name}, saved {when}, {stamp}", "dim")
+            says += f" since {checkpoint.name}, saved {when}, {stamp}"
+        self.line(says, "bold")
+        self.line(title, "dim")
         self.console.print()
 
     def findings(self) -> None:
         for finding in self.report.findings:
             self._finding(finding)
-        if not self.report.findings:
-            self.line("No finding.")
-            self.console.print()
 
     def _finding(self, finding: Finding) -> None:
         from rich.text import Text
@@ -194,7 +192,9 @@ def write_page(path: Path, show: Callable[[Console], None], title: str) -> None:
     try:
         write_atomically(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise InputError(
+            f"{path} cannot be written: {error.strerror or error}", "`--html` names a file in a folder that is there"
+        ) from error
 
 
 def _page(title: str) -> str:

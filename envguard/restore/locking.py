@@ -22,6 +22,7 @@ from packaging.version import InvalidVersion, Version
 
 from envguard.acquire.uv_cache import Archive, Pointer, UvCaches, index_digest
 from envguard.errors import NotDetermined, UsageError
+from envguard.fingerprint.units import counted
 from envguard.model.fingerprint import Fingerprint
 from envguard.model.fingerprint import Package as Installed
 
@@ -48,7 +49,7 @@ def lock_text(path: str, taken: Fingerprint, caches: UvCaches, indexes: Iterable
             packages.append(entry)
     if unknown:
         raise NotDetermined(
-            f"{len(unknown)} package(s) cannot be locked, since nothing here knows the hash of their wheel: "
+            f"{counted(len(unknown), 'package')} cannot be locked, since nothing here knows the hash of their wheel: "
             + ", ".join(unknown[:12])
             + (" …" if len(unknown) > 12 else ""),
             "a current uv keeps the hash of what it fetches: `uv pip install --reinstall NAME==VERSION`, then lock",

@@ -21,6 +21,7 @@ from envguard.acquire.section import Notes
 from envguard.acquire.torch_build import find_torch, read_torch
 from envguard.acquire.torch_key import cache_tag, read_torch_key
 from envguard.errors import RestoreError
+from envguard.fingerprint.units import counted
 from envguard.model.action import RestoreReport
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
@@ -201,7 +202,8 @@ def carry_out(request: Request, plan: Plan, progress: Progress | None = None) ->
             "stop them first; with `--force` they keep the files that they have mapped, and may fail to import more",
         )
     if plan.missing:
-        raise RestoreError(f"{len(plan.missing)} package(s) cannot be had from this machine; nothing was changed")
+        says = f"{counted(len(plan.missing), 'package')} cannot be had from this machine"
+        raise RestoreError(f"{says}; nothing was changed")
     outcome = _apply(request, plan, progress)
     if outcome.missing and outcome.poisoned:
         # Every near source of a package was poisoned: look further before giving up.
