@@ -6,6 +6,7 @@ import importlib
 import sys
 
 BENCHMARKS = {
+    "restore": "a restore of the real torch beside uv's own reinstall",
     "record": "snapshots and stamps on an environment of 148 packages, beside other tools",
     "launch": "the gate on an unchanged environment, and the watch at rest beside a run",
     "timeline": "the past of 100,000 files and 1,000,000 log lines",
