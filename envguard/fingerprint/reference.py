@@ -197,6 +197,11 @@ def _not_found(text: str, places: Places, checkpoints: Checkpoints) -> InputErro
         missing = f"there is no {text}"
     else:
         missing = f"no checkpoint is called {text!r} (looked in {looked})"
+    for item in checkpoints.unknown:
+        if item.what.endswith(f"/{posixpath.basename(text)}"):
+            return InputError(
+                f"{item.what} could not be read: {item.why}", "it is there; ask for the right to read it"
+            )
     near = nearest_names(checkpoints.found, posixpath.basename(text))
     if near:
         return InputError(missing, f"the nearest: {', '.join(near)}")

@@ -37,13 +37,14 @@ def judge(seen: Observations, stamps: Mapping[str, Fingerprint] | None = None) -
         why = "no package is installed in it, so that there is nothing to verify"
         unverifiable.append(Unverifiable(package="the environment", why=why))
     problems.sort(key=lambda problem: problem.package)
-    hashed = [item.contents for item in seen.packages if item.contents.depth != "stat"]
+    # A file that could not be read was looked at in no way, and is told as unverifiable.
+    looked = [(item.contents.depth, max(0, (item.contents.files or 0) - len(item.unseen))) for item in seen.packages]
     return VerifyReport(
         problems=tuple(problems),
         unverifiable=tuple(dict.fromkeys(unverifiable)),
         checked=len(seen.packages),
-        files=sum(item.contents.files or 0 for item in seen.packages),
-        hashed=sum(contents.files or 0 for contents in hashed),
+        files=sum(files for _, files in looked),
+        hashed=sum(files for depth, files in looked if depth != "stat"),
     )
 
 

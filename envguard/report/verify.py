@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from envguard.fingerprint.units import counted
 from envguard.model.drift import Damage, VerifyReport
 from envguard.report.errors import printable
+from envguard.report.paragraph import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +48,6 @@ def verdict(report: VerifyReport) -> str:
 
 
 def _package(console: Console, package: str, rows: list[Damage], verbose: bool) -> None:
-    from rich.padding import Padding
     from rich.text import Text
 
     console.print()
@@ -56,14 +56,14 @@ def _package(console: Console, package: str, rows: list[Damage], verbose: bool) 
     for row in shown:
         console.print(Text.assemble((f"  {row.kind} ", "red"), printable(row.path)), soft_wrap=True)
         if row.detail:
-            console.print(Padding(Text(printable(row.detail)), (0, 0, 0, 6)))
+            paragraph(console, row.detail, indent=6)
         values = f"expected {row.expected or '—'}, got {row.got or '—'}; by {row.witness}"
         if verbose:
             console.print(Text(printable(f"      {values}"), style="dim"), soft_wrap=True)
         if row.diff:
             _diff(console, row.diff)
     if len(rows) > len(shown):
-        console.print(Padding(Text(f"and {len(rows) - len(shown)} more (-v shows them)", style="dim"), (0, 0, 0, 2)))
+        paragraph(console, f"and {len(rows) - len(shown)} more (-v shows them)", indent=2, style="dim")
 
 
 def _unverifiable(console: Console, report: VerifyReport, verbose: bool) -> None:
@@ -76,7 +76,7 @@ def _unverifiable(console: Console, report: VerifyReport, verbose: bool) -> None
     for why, names in by_reason.items():
         rest = "" if verbose or len(names) <= _MOST_ROWS else f" and {len(names) - _MOST_ROWS} more (-v)"
         named = ", ".join(names if verbose else names[:_MOST_ROWS]) + rest
-        console.print(Text.assemble(("unverifiable ", "yellow"), printable(f"{named}: {why}")))
+        paragraph(console, f"{named}: {why}", head=Text("unverifiable ", "yellow"), indent=6)
 
 
 def _diff(console: Console, diff: str) -> None:
@@ -89,11 +89,10 @@ def _diff(console: Console, diff: str) -> None:
 
 def _scope(console: Console, report: VerifyReport) -> None:
     """What this pass could see: an edit that keeps size and time is found by reading alone."""
-    from rich.text import Text
 
     console.print()
     says = f"{counted(report.checked, 'package')}, {report.files:,} files: {report.hashed:,} by content"
     rest = report.files - report.hashed
     if rest > 0:
         says += f", {rest:,} by size and time (an edit that keeps both shows only with --deep)"
-    console.print(Text(says, style="dim"))
+    paragraph(console, says, style="dim")

@@ -102,6 +102,21 @@ def test_an_unreadable_site_packages_is_undetermined_and_named(torch_stage: Stag
     assert any(str(torch_stage.site) in item["what"] + item["why"] for item in value["unknown"])
 
 
+def test_a_checkpoint_that_cannot_be_read_is_not_said_to_be_missing(torch_stage: Stage) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    folder = torch_stage.checkpoints / "step_1"
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(b"x")
+    folder.chmod(0o000)
+    try:
+        done = torch_stage.envguard("diff", "step_1")
+    finally:
+        folder.chmod(0o755)
+    assert done.returncode == 2
+    assert f"{folder} could not be read: Permission denied" in done.stderr
+
+
 def test_a_stamp_that_cannot_be_read_counts_as_none_and_is_said(torch_stage: Stage) -> None:
     folder = torch_stage.checkpoints / "step_1"
     folder.mkdir()

@@ -20,6 +20,7 @@ from envguard.acquire.verification import Observations, Observed
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.fingerprint.verify import judge
+from envguard.model.evidence import Unknown
 from envguard.model.schema import schema
 
 OLD = 1_600_000_000
@@ -267,6 +268,14 @@ def test_record_that_cannot_be_read_is_no_damage_and_no_pass() -> None:
     report = judge(Observations((seen,), (), (), (), False))
     assert (report.problems, report.exit_code()) == ((), 3)
     assert report.unverifiable[0].why == "RECORD is unreadable: Permission denied"
+
+
+def test_files_that_cannot_be_read_are_not_counted_as_looked_at() -> None:
+    dist = Distribution("pine", "pine", "1.0", "/site/pine-1.0.dist-info", "/site", installer="uv", host=LiveHost())
+    unseen = (Unknown("/site/pine/a.py", "Permission denied"), Unknown("/site/pine/b.py", "Permission denied"))
+    seen = Observed(dist, True, None, "read", Contents(None, files=5, depth="watched"), unseen=unseen)
+    report = judge(Observations((seen,), (), (), (), False))
+    assert (report.files, report.hashed, report.exit_code()) == (3, 3, 3)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00,,\n", b"pine/cone.py\n"])
