@@ -21,8 +21,10 @@ test: $(VENV)/.all
 test-fast: $(VENV)/.all
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
+# A drafter for SmolLM2-135M on two CPU cores in a few minutes, then its acceptance length on held-out prompts.
 train: $(VENV)/.all
 	$(BIN)/envguard launch --baseline -- $(BIN)/python -m trainer train configs/smollm2-cpu.toml
+	$(BIN)/python -m trainer evaluate configs/smollm2-cpu.toml
 
 bench: $(VENV)/.all
 	$(BIN)/python -m benchmarks
