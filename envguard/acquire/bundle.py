@@ -8,14 +8,16 @@ decoded into its type. Whatever does not fit is `BundleError`.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import re
 import tarfile
+import zlib
+from collections.abc import Iterator
 from typing import IO, Any
 
 import msgspec
 
+from envguard.acquire.blobs import Blobs, Lines
 from envguard.acquire.host import Answer, Machine, Process, Space
 from envguard.acquire.record import Asked, Node, Record, decode, encode
 from envguard.errors import InputError
@@ -24,7 +26,10 @@ FORMAT = "envguard.bundle"
 VERSION = 1
 MEMBER = re.compile(r"manifest\.json|evidence\.jsonl|files/[0-9a-f]{64}")
 MAX_MEMBER = 256 << 20
-MAX_TOTAL = 1 << 30
+MAX_TOTAL = 4 << 30
+"""Bytes of all members: logs are long, and are kept packed in memory."""
+MAX_HELD = 1 << 30
+"""Bytes that contents may take in memory, packed as they are."""
 MAX_MEMBERS = 500_000
 
 
@@ -45,67 +50,76 @@ class Manifest(msgspec.Struct):
 
 def save(record: Record, about: dict[str, str], stream: IO[bytes]) -> int:
     """Writes a record; the same record gives the same bytes. Returns the number of evidence lines."""
-    nodes = [encode({"node": node}) for _, node in sorted(record.nodes.items())]
-    answers = [encode({"asked": asked}) for _, asked in sorted(record.answers.items())]
-    manifest = Manifest(FORMAT, VERSION, about, len(nodes) + len(answers))
+    lines = Lines(_evidence(record))
+    manifest = Manifest(FORMAT, VERSION, about, lines.count)
     with (
-        gzip.GzipFile(fileobj=stream, mode="wb", mtime=0) as packed,
+        gzip.GzipFile(fileobj=stream, mode="wb", mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        _add(tar, "manifest.json", msgspec.json.format(msgspec.json.encode(manifest)))
-        _add(tar, "evidence.jsonl", b"".join(line + b"\n" for line in nodes + answers))
-        for name, data in sorted(record.contents.items()):
-            _add(tar, f"files/{name}", data)
+        about_it = msgspec.json.format(msgspec.json.encode(manifest))
+        _add(tar, "manifest.json", len(about_it), io.BytesIO(about_it))
+        _add(tar, "evidence.jsonl", lines.size, lines.open())
+        for name in record.contents:
+            data = record.contents[name]
+            _add(tar, f"files/{name}", len(data), io.BytesIO(data))
     return manifest.evidence
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+def _evidence(record: Record) -> Iterator[bytes]:
+    for path in sorted(record.nodes):
+        yield encode({"node": record.nodes[path]})
+    for key in sorted(record.answers):
+        yield encode({"asked": record.answers[key]})
+
+
+def _add(tar: tarfile.TarFile, name: str, size: int, data: IO[bytes]) -> None:
     member = tarfile.TarInfo(name)
-    member.size = len(data)
+    member.size = size
     member.mode = 0o644
-    tar.addfile(member, io.BytesIO(data))
+    tar.addfile(member, data)
 
 
 def load(path: str, stream: IO[bytes]) -> tuple[Record, Manifest]:
     """Reads and checks a bundle. Raises `BundleError`."""
+    record = Record()
     try:
         with gzip.GzipFile(fileobj=stream) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
-            members = _members(path, tar)
-    except (OSError, EOFError, tarfile.TarError) as error:
+            members = _members(path, tar, record.contents)
+    except (OSError, EOFError, zlib.error, ValueError, tarfile.TarError) as error:
         raise BundleError(f"{path} cannot be read as a bundle: {error}") from error
     manifest = _manifest(path, members)
-    record = Record()
-    for number, line in enumerate(members["evidence.jsonl"].splitlines(), 1):
-        _take(record, line, f"{path}: evidence line {number}")
-    for name, data in members.items():
-        if name.startswith("files/"):
-            record.contents[name.removeprefix("files/")] = data
+    for number, line in enumerate(members["evidence.jsonl"].open(), 1):
+        _take(record, line.rstrip(b"\n"), f"{path}: evidence line {number}")
     _check_contents(path, record)
     return record, manifest
 
 
-def _members(path: str, tar: tarfile.TarFile) -> dict[str, bytes]:
-    members: dict[str, bytes] = {}
+def _members(path: str, tar: tarfile.TarFile, contents: Blobs) -> dict[str, Lines]:
+    """The manifest and the evidence; the files go into `contents`."""
+    members: dict[str, Lines] = {}
     total = 0
     for member in tar:
-        if not MEMBER.fullmatch(member.name) or not member.isreg() or member.name in members:
-            raise BundleError(f"{path} holds a member that no bundle has: {member.name!r}")
+        name = member.name
+        if not MEMBER.fullmatch(name) or not member.isreg() or name in members or name[6:] in contents:
+            raise BundleError(f"{path} holds a member that no bundle has: {name!r}")
         total += member.size
-        if member.size > MAX_MEMBER or total > MAX_TOTAL or len(members) >= MAX_MEMBERS:
+        if member.size > MAX_MEMBER or total > MAX_TOTAL or len(members) + len(contents) >= MAX_MEMBERS:
             raise BundleError(f"{path} unpacks to more than a bundle may hold ({total} bytes and counting)")
         stream = tar.extractfile(member)
-        data = stream.read() if stream is not None else b""
-        if member.name.startswith("files/") and hashlib.sha256(data).hexdigest() != member.name[6:]:
-            raise BundleError(f"{path}: the content of {member.name} is not what its name says")
-        members[member.name] = data
+        if not name.startswith("files/"):
+            members[name] = Lines(line.rstrip(b"\n") for line in stream or ())
+        elif contents.add(stream.read() if stream is not None else b"") != name[6:]:
+            raise BundleError(f"{path}: the content of {name} is not what its name says")
+        if contents.held > MAX_HELD:
+            raise BundleError(f"{path} holds more than memory is kept for ({MAX_HELD} bytes)")
     return members
 
 
-def _manifest(path: str, members: dict[str, bytes]) -> Manifest:
+def _manifest(path: str, members: dict[str, Lines]) -> Manifest:
     if not {"manifest.json", "evidence.jsonl"} <= members.keys():
         raise BundleError(f"{path} is not a bundle: it has no manifest or no evidence")
     try:
-        manifest = msgspec.json.decode(members["manifest.json"], type=Manifest)
+        manifest = msgspec.json.decode(members["manifest.json"].open().read(), type=Manifest)
     except msgspec.MsgspecError as error:
         raise BundleError(f"{path}: manifest.json: {error}") from error
     if manifest.schema != FORMAT or manifest.version != VERSION:

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from envguard.acquire.blobs import Blobs
+
 T = TypeVar("T")
 
 # (kind, mode, size, nlink, uid, gid, inode, device, mtime, ctime, btime | None), as the collector gives it.
@@ -80,7 +82,7 @@ class Record:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.answers: dict[bytes, Asked] = {}
-        self.contents: dict[str, bytes] = {}
+        self.contents = Blobs()
 
     def node(self, path: str) -> Node:
         """The node of `path`, made where there is none."""
@@ -91,9 +93,7 @@ class Record:
 
     def keep(self, data: bytes) -> str:
         """Stores bytes once; returns their sha256."""
-        name = hashlib.sha256(data).hexdigest()
-        self.contents.setdefault(name, data)
-        return name
+        return self.contents.add(data)
 
     def learn(self, operation: str, arguments: tuple[Any, ...], value: Any) -> None:
         """Takes up what a host answered."""
