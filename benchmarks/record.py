@@ -163,7 +163,7 @@ def build_venv(venv: Path) -> list[str]:
 
 def measure(bench: Bench) -> list[Line]:
     """Every row for the 148-package environment; the plain passes come first and warm the page cache."""
-    from envguard.acquire.contents import WATCHED
+    from envguard.acquire.packages.contents import WATCHED
 
     bench.plain("*")
     plain_watched, watched_bytes = bench.plain(*WATCHED)

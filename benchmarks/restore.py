@@ -59,9 +59,9 @@ print(index)
 PLAN = """
 import json, sys, time
 from pathlib import Path
-from envguard.acquire.environment import locate
-from envguard.acquire.host import LiveHost
-from envguard.acquire.stamps import parse_fingerprint
+from envguard.acquire.packages.environment import locate
+from envguard.acquire.seam.host import LiveHost
+from envguard.acquire.runs.stamps import parse_fingerprint
 from envguard.config import Config
 from envguard.project import Project
 from envguard.restore import service

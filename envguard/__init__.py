@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from envguard.acquire import loading as _loading  # noqa: F401
+from envguard.acquire.processes import loading as _loading  # noqa: F401
 
 if TYPE_CHECKING:
     from envguard.model.fingerprint import Fingerprint

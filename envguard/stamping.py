@@ -19,15 +19,15 @@ from typing import Any, ClassVar
 import msgspec
 
 from envguard import clock
-from envguard.acquire import loading
-from envguard.acquire.archive_of_library import FoundBuild, archive_of
-from envguard.acquire.contents import Contents, Policy, all_known, known_contents, read_contents
-from envguard.acquire.distributions import Distributions, distribution_of, read_distributions
-from envguard.acquire.environment import Environment, locate
-from envguard.acquire.host import Host, LiveHost
-from envguard.acquire.own_process import Held, OwnProcess, started_ns
-from envguard.acquire.stamps import Stamp, describe_unreadable, read_stamp, reference, saved_ns, stamp_path
-from envguard.acquire.uv_cache import cache_directories
+from envguard.acquire.packages.archive_of_library import FoundBuild, archive_of
+from envguard.acquire.packages.contents import Contents, Policy, all_known, known_contents, read_contents
+from envguard.acquire.packages.distributions import Distributions, distribution_of, read_distributions
+from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.packages.uv_cache import cache_directories
+from envguard.acquire.processes import loading
+from envguard.acquire.processes.own_process import Held, OwnProcess, started_ns
+from envguard.acquire.runs.stamps import Stamp, describe_unreadable, read_stamp, reference, saved_ns, stamp_path
+from envguard.acquire.seam.host import Host, LiveHost
 from envguard.errors import InputError, UsageError
 from envguard.fingerprint import loaded, snapshot
 from envguard.fingerprint.identity import fingerprint_id

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import synthetic
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.measuring import run
-from envguard.acquire.host import LiveHost
+from envguard.acquire.seam.host import LiveHost
 from envguard.fingerprint.snapshot import Request, take
 from envguard.state.digests import Digests
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from envguard.acquire.host import LiveHost
+from envguard.acquire.seam.host import LiveHost
 from envguard.demo import wheels
 from envguard.demo.stage import Stage
 from envguard.errors import InputError
@@ -517,9 +517,9 @@ def test_a_stamp_that_fails_ends_no_training(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="maps and map files are the Linux kernel's")
 def test_the_library_of_this_very_process_is_read_from_memory() -> None:
-    from envguard.acquire.elf import read_build_id
-    from envguard.acquire.loading import mapped_libraries
-    from envguard.acquire.own_process import memory_build_id
+    from envguard.acquire.processes.loading import mapped_libraries
+    from envguard.acquire.processes.own_process import memory_build_id
+    from envguard.acquire.torch.elf import read_build_id
 
     library = next(each for each in mapped_libraries() if "libc" in each.path)
     assert memory_build_id(library) == read_build_id(LiveHost(), library.path)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from envguard.acquire import environment, uv_cache
-from envguard.acquire.archive_uses import sample_names
-from envguard.acquire.record_file import parse_record
-from envguard.acquire.remote import RemoteHost
+from envguard.acquire.packages import environment, uv_cache
+from envguard.acquire.packages.archive_uses import sample_names
+from envguard.acquire.packages.record_file import parse_record
+from envguard.acquire.seam.remote import RemoteHost
 from envguard.acquire.survey import Request
 from envguard.errors import InputError
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import msgspec
 
 from envguard import __version__
-from envguard.acquire import bundle
-from envguard.acquire.bundle import BundleError, Manifest
-from envguard.acquire.host import Host
-from envguard.acquire.recorded import BundleHost, RecordingHost
+from envguard.acquire.seam import bundle
+from envguard.acquire.seam.bundle import BundleError, Manifest
+from envguard.acquire.seam.host import Host
+from envguard.acquire.seam.recorded import BundleHost, RecordingHost
 from envguard.acquire.survey import Progress, Request, Survey, no_progress, survey
 from envguard.errors import InputError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, MutableMapping
 
-from envguard.acquire.host import Stat
+from envguard.acquire.seam.host import Stat
 from envguard.state.digests import Key, is_racy
 
 Memo = MutableMapping[str, str]

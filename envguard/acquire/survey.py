@@ -9,39 +9,31 @@ import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from envguard.acquire import (
-    boots,
+from envguard.acquire.machine import boots, driver, package_logs
+from envguard.acquire.machine.zone import Zone, read_zone
+from envguard.acquire.packages import environment, installs, pip_logs, pyc_files, uv_cache
+from envguard.acquire.packages.archive_uses import ArchiveUse, read_archive_uses
+from envguard.acquire.packages.distributions import Distributions, read_distributions
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.packages.installs import Install
+from envguard.acquire.processes import live_processes
+from envguard.acquire.processes.live_processes import EnvironmentProcess
+from envguard.acquire.project import git_history, shell_history, watched_files
+from envguard.acquire.runs import (
     checkpoint_metadata,
-    compile_times,
-    driver,
-    environment,
-    git_history,
-    installs,
-    live_processes,
     log_files,
     own_records,
-    package_logs,
-    pip_logs,
-    pyc_files,
-    shell_history,
     stamps,
     tensorboard_log,
     text_log,
     train_log,
-    uv_cache,
     wandb_runs,
-    watched_files,
 )
-from envguard.acquire.archive_uses import ArchiveUse, read_archive_uses
-from envguard.acquire.cache_places import cache_places
-from envguard.acquire.checkpoints import Checkpoints, find_checkpoints
-from envguard.acquire.distributions import Distributions, read_distributions
-from envguard.acquire.environment import Environment
-from envguard.acquire.host import Host, Machine
-from envguard.acquire.installs import Install
-from envguard.acquire.live_processes import EnvironmentProcess
+from envguard.acquire.runs.checkpoints import Checkpoints, find_checkpoints
+from envguard.acquire.seam.host import Host, Machine
 from envguard.acquire.section import Notes
-from envguard.acquire.zone import Zone, read_zone
+from envguard.acquire.torch import compile_times
+from envguard.acquire.torch.cache_places import cache_places
 from envguard.config import Config
 from envguard.model.action import Unavailable
 from envguard.model.evidence import Unknown

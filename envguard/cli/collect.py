@@ -68,7 +68,7 @@ def collect(
 
 def _here(python: str | None, checkpoints: list[str] | None, progress: Callable[[str], None]) -> Gathered:
     from envguard.acquire.gathering import gather
-    from envguard.acquire.host import LiveHost
+    from envguard.acquire.seam.host import LiveHost
     from envguard.cli.timeline import request_of
     from envguard.fingerprint.bundled import QUESTIONS
 
@@ -80,7 +80,7 @@ def _there(
 ) -> Gathered:
     from envguard.acquire.ahead import ask_ahead
     from envguard.acquire.gathering import gather
-    from envguard.acquire.remote import RemoteHost, remote_request
+    from envguard.acquire.seam.remote import RemoteHost, remote_request
     from envguard.fingerprint.bundled import QUESTIONS
 
     # The project's own configuration lies over there and is read there; only names come from this command line.

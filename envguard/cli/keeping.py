@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def keep_builds(session: Session, taken: Fingerprint, screen: Screen) -> None:
     """Puts the installed builds and the compile cache into the vault. Raises `InputError`."""
-    from envguard.acquire.environment import locate
-    from envguard.acquire.host import LiveHost
+    from envguard.acquire.packages.environment import locate
+    from envguard.acquire.seam.host import LiveHost
     from envguard.report.restore import progress_bar
     from envguard.restore.keeping import keep_live
 
@@ -40,9 +40,9 @@ def write_lock(session: Session, path: str, taken: Fingerprint) -> None:
     """Writes the lock of the installed builds. Raises `InputError`, `UsageError` and `NotDetermined`."""
     import os
 
-    from envguard.acquire.environment import locate
-    from envguard.acquire.host import LiveHost
-    from envguard.acquire.uv_cache import cache_directories, read_caches
+    from envguard.acquire.packages.environment import locate
+    from envguard.acquire.packages.uv_cache import cache_directories, read_caches
+    from envguard.acquire.seam.host import LiveHost
     from envguard.restore.fetching import index_urls
     from envguard.restore.locking import lock_text
     from envguard.state.files import write_atomically

@@ -59,8 +59,8 @@ def _open_project(start: Path, python: str | None) -> Project:
     project = open_project(start, os.environ)
     if project.root is not None or project.config.state is not None:
         return project
-    from envguard.acquire.environment import locate
-    from envguard.acquire.host import LiveHost
+    from envguard.acquire.packages.environment import locate
+    from envguard.acquire.seam.host import LiveHost
     from envguard.errors import InputError
 
     try:

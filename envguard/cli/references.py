@@ -33,7 +33,7 @@ def live_fingerprint(session: Session, screen: Screen, deep: bool = False) -> Ca
 
 def open_places(session: Session, live: Callable[[], Fingerprint]) -> Places:
     """This machine's places, as the session's project configures them."""
-    from envguard.acquire.host import LiveHost
+    from envguard.acquire.seam.host import LiveHost
     from envguard.fingerprint.reference import Places
     from envguard.state.runs import baseline_file
 

@@ -147,8 +147,8 @@ def _finish_killed(screen: Screen, session: Session, wish: Wish) -> None:
 
 
 def _request(screen: Screen, session: Session, wish: Wish) -> Request:
-    from envguard.acquire.environment import locate
-    from envguard.acquire.host import LiveHost
+    from envguard.acquire.packages.environment import locate
+    from envguard.acquire.seam.host import LiveHost
     from envguard.cli.references import live_fingerprint, open_places
     from envguard.cli.timeline import request_of
     from envguard.restore.service import Request

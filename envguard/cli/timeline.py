@@ -21,7 +21,7 @@ from envguard.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from envguard.acquire.host import Host
+    from envguard.acquire.seam.host import Host
     from envguard.acquire.survey import Request
 
 
@@ -84,7 +84,7 @@ def timeline(
 
 def _asked(bundle: Path | None, python: str | None, checkpoints: list[str] | None) -> tuple[Host, Request]:
     """The host and the request: this machine and session, or a bundle and what it was gathered for."""
-    from envguard.acquire.host import LiveHost
+    from envguard.acquire.seam.host import LiveHost
 
     if bundle is None:
         return LiveHost(), request_of(open_session(python, checkpoints))

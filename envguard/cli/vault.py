@@ -68,8 +68,8 @@ def vault(
 
 def _needs(session: Session) -> Needs:
     """What the stamps of this project's checkpoints refer to, and the baseline of its first start."""
-    from envguard.acquire.host import LiveHost
-    from envguard.acquire.stamps import NoFingerprint, parse_fingerprint
+    from envguard.acquire.runs.stamps import NoFingerprint, parse_fingerprint
+    from envguard.acquire.seam.host import LiveHost
     from envguard.restore.collecting import read_needs
     from envguard.state.runs import baseline_file
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envguard.acquire.gathering import Also, OpenBundle
-from envguard.acquire.host import Host
+from envguard.acquire.seam.host import Host
 from envguard.acquire.survey import Request
 from envguard.fingerprint import snapshot
 from envguard.fingerprint.reference import Places, no_live, stamps_of_newest

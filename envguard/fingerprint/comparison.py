@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envguard.acquire.host import LiveHost
+from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config, PolicyRule
 from envguard.errors import UsageError
 from envguard.fingerprint.diff import differences, report
@@ -104,7 +104,7 @@ def fingerprint_of_bundle(path: str) -> Fingerprint:
 
 def builds_in_caches(config: Config) -> Mapping[str, str]:
     """Build identities by the sha256 of the wheel, as far as this machine's uv caches know both."""
-    from envguard.acquire import uv_cache
+    from envguard.acquire.packages import uv_cache
 
     host = LiveHost()
     caches = uv_cache.read_caches(host, uv_cache.cache_directories(host, None, config))

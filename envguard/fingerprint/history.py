@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from envguard import clock
-from envguard.acquire.own_records import Entry, read_journal, read_run_records
+from envguard.acquire.runs.own_records import Entry, read_journal, read_run_records
+from envguard.acquire.runs.stamps import read_stamp
 from envguard.acquire.section import reason
-from envguard.acquire.stamps import read_stamp
 from envguard.fingerprint.reference import Places
 from envguard.model.action import LogEntry, LogReport
 from envguard.model.evidence import Unknown

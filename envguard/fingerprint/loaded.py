@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from envguard import clock
-from envguard.acquire.archive_of_library import FoundBuild
-from envguard.acquire.own_process import Held
-from envguard.acquire.torch_build import VersionFile
+from envguard.acquire.packages.archive_of_library import FoundBuild
+from envguard.acquire.processes.own_process import Held
+from envguard.acquire.torch.torch_build import VersionFile
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Divergence, Package, Torch
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from envguard import clock
-from envguard.acquire.contents import MISSING, Contents
-from envguard.acquire.distributions import Distribution, Distributions, managed_by
+from envguard.acquire.packages.contents import MISSING, Contents
+from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
+from envguard.acquire.packages.sys_path import PthLine
 from envguard.acquire.section import Notes
-from envguard.acquire.sys_path import PthLine
 from envguard.model.fingerprint import Code, Cuda, Package, Shadowed, Torch
 
 # Put there by the makers of virtual environments themselves, which list them nowhere.

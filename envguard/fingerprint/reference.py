@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from envguard.acquire.checkpoints import (
+from envguard.acquire.runs.checkpoints import (
     STAMP_NAME,
     STAMP_SUFFIX,
     Checkpoint,
@@ -26,10 +26,10 @@ from envguard.acquire.checkpoints import (
     nearest_names,
     read_checkpoint,
 )
-from envguard.acquire.host import Host
-from envguard.acquire.hparams import find_hparams
+from envguard.acquire.runs.hparams import find_hparams
+from envguard.acquire.runs.stamps import NoFingerprint, parse_fingerprint, read_stamp
+from envguard.acquire.seam.host import Host
 from envguard.acquire.section import reason
-from envguard.acquire.stamps import NoFingerprint, parse_fingerprint, read_stamp
 from envguard.errors import InputError, UsageError
 from envguard.fingerprint.lock import Lock, lock_kind, parse_lock
 from envguard.model.fingerprint import Fingerprint

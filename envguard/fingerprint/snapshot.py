@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 
 from envguard import __version__, clock
-from envguard.acquire.contents import AllContents, Policy, read_contents
-from envguard.acquire.distributions import Distributions, read_distributions
-from envguard.acquire.environment import Environment, locate
-from envguard.acquire.host import Host, LiveHost
 from envguard.acquire.memo import Memo
+from envguard.acquire.packages.contents import AllContents, Policy, read_contents
+from envguard.acquire.packages.distributions import Distributions, read_distributions
+from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.packages.shadowing import judge_start
+from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.section import Notes
-from envguard.acquire.shadowing import judge_start
 from envguard.config import Config
 from envguard.fingerprint.identity import fingerprint_id
 from envguard.fingerprint.packages import closely, cuda_of, judge_pth, packages_of, with_sources

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-from envguard.acquire.cache_places import Place, cache_places
-from envguard.acquire.code import read_code
-from envguard.acquire.compile_cache import DIGEST_LIMIT, Build, read_cache
-from envguard.acquire.distributions import Distributions
-from envguard.acquire.environment import Environment
-from envguard.acquire.filesets import read_filesets
-from envguard.acquire.gpu import read_gpus
-from envguard.acquire.host import Host
-from envguard.acquire.live_processes import EnvironmentProcess, read_processes
+from envguard.acquire.machine.gpu import read_gpus
+from envguard.acquire.machine.system import read_system
 from envguard.acquire.memo import Memo, remembered
+from envguard.acquire.packages.distributions import Distributions
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.processes.live_processes import EnvironmentProcess, read_processes
+from envguard.acquire.project.code import read_code
+from envguard.acquire.project.filesets import read_filesets
+from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes, Section, T, reason
-from envguard.acquire.system import read_system
-from envguard.acquire.torch_build import find_torch, read_pairs, read_torch
-from envguard.acquire.torch_key import cache_tag, read_torch_key
+from envguard.acquire.torch.cache_places import Place, cache_places
+from envguard.acquire.torch.compile_cache import DIGEST_LIMIT, Build, read_cache
+from envguard.acquire.torch.torch_build import find_torch, read_pairs, read_torch
+from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 from envguard.config import Config
 from envguard.fingerprint.pairs import check_driver, check_pairs
 from envguard.fingerprint.variables import read_variables
@@ -111,7 +111,7 @@ def _take(notes: Notes, section: Section[T]) -> T:
 
 def _processes(host: Host, wish: Wish, env: Environment, memo: Memo, notes: Notes) -> tuple[EnvironmentProcess, ...]:
     # The uv cache's reader needs msgpack, which a stamp inside a training process must do without.
-    from envguard.acquire.uv_cache import cache_directories
+    from envguard.acquire.packages.uv_cache import cache_directories
 
     caches = cache_directories(host, env, wish.config)
     found = _take(notes, read_processes(host, env, wish.own_pids, caches, _known_builds(memo)))
@@ -215,7 +215,7 @@ def _probed(
     host: Host, env: Environment, torch: model.Torch, gpus: tuple[model.Gpu, ...] | None, notes: Notes
 ) -> tuple[tuple[model.Gpu, ...] | None, model.Runtime | None]:
     """GPUs with the memory that an idle context takes, and what torch said when it was imported."""
-    from envguard.acquire.probe import run_probe
+    from envguard.acquire.machine.probe import run_probe
 
     if env.executable is None:
         notes.unseen("torch: run-time facts", "the environment has no interpreter to run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from fnmatch import fnmatchcase
 
-from envguard.acquire.host import Host
+from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes, Section
 from envguard.fingerprint.rules import PER_RANK
 from envguard.model.fingerprint import Environment

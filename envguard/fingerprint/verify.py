@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
-from envguard.acquire.contents import MISSING
-from envguard.acquire.host import Stat
-from envguard.acquire.verification import DamagedFile, Observations, Observed, PoisonedFile
+from envguard.acquire.packages.contents import MISSING
+from envguard.acquire.packages.verification import DamagedFile, Observations, Observed, PoisonedFile
+from envguard.acquire.seam.host import Stat
 from envguard.model.drift import Damage, Unverifiable, VerifyReport
 from envguard.model.fingerprint import Fingerprint
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 
-from envguard.acquire.contents import Policy
-from envguard.acquire.distributions import Distributions, canonical, read_distributions
-from envguard.acquire.environment import locate
-from envguard.acquire.host import Host, LiveHost
-from envguard.acquire.uv_cache import cache_directories, read_caches
-from envguard.acquire.verification import observe
+from envguard.acquire.packages.contents import Policy
+from envguard.acquire.packages.distributions import Distributions, canonical, read_distributions
+from envguard.acquire.packages.environment import locate
+from envguard.acquire.packages.uv_cache import cache_directories, read_caches
+from envguard.acquire.packages.verification import observe
+from envguard.acquire.seam.host import Host, LiveHost
 from envguard.config import Config
 from envguard.errors import UsageError
 from envguard.fingerprint.packages import closely

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-from envguard.acquire.checkpoints import STAMP_SUFFIX
+from envguard.acquire.runs.checkpoints import STAMP_SUFFIX
 from envguard.integrations.saved import stamp_saved
 
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:

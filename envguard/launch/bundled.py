@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envguard.acquire.checkpoints import Checkpoint
-from envguard.acquire.host import Host
+from envguard.acquire.runs.checkpoints import Checkpoint
+from envguard.acquire.seam.host import Host
 from envguard.errors import InputError, UsageError
 
 STATE_FILE = "trainer_state.json"

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from envguard.acquire.host import Host
+from envguard.acquire.seam.host import Host
 
 # Launches that a scheduler starts together share their GPUs by intent: one a rank, each with its own LOCAL_RANK.
 _TOGETHER = ("SLURM_STEP_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")

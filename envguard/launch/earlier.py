@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from envguard import clock
-from envguard.acquire.host import Host
+from envguard.acquire.seam.host import Host
 from envguard.model.run import RunRecord
 
 

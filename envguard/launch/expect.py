@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from envguard.acquire.checkpoints import Checkpoint
-from envguard.acquire.host import Host
+from envguard.acquire.runs.checkpoints import Checkpoint
+from envguard.acquire.seam.host import Host
 from envguard.launch.preflight import Expected
 from envguard.model.fingerprint import Fingerprint, Gpu
 from envguard.model.run import RunRecord

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from envguard import clock
-from envguard.acquire.host import Host
-from envguard.acquire.log_files import LogFile, find_logs
-from envguard.acquire.log_tail import LogTail, Row, read_last_rows
-from envguard.acquire.zone import Zone
+from envguard.acquire.machine.zone import Zone
+from envguard.acquire.runs.log_files import LogFile, find_logs
+from envguard.acquire.runs.log_tail import LogTail, Row, read_last_rows
+from envguard.acquire.seam.host import Host
 from envguard.config import LogFields, Throughput
 from envguard.model.run import ThroughputSummary
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
-from envguard.acquire.host import Host
-from envguard.acquire.torch_build import UnreadableVersion, read_version_file
+from envguard.acquire.seam.host import Host
+from envguard.acquire.torch.torch_build import UnreadableVersion, read_version_file
 
 _SUFFIXES = (".dist-info", ".egg-info")
 _SHOWN = 4

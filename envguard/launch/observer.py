@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from envguard import clock
-from envguard.acquire.host import Host
+from envguard.acquire.seam.host import Host
 from envguard.launch.child import Child
 from envguard.launch.guard import Guard
 from envguard.launch.ledger import Ledger

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from envguard.acquire.headroom import Disk, GpuNow, Headroom, visible
+from envguard.acquire.machine.headroom import Disk, GpuNow, Headroom, visible
 from envguard.fingerprint.units import size
 from envguard.model.action import Check
 from envguard.model.drift import Facet

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from envguard import clock
-from envguard.acquire.checkpoints import Checkpoint, match_name
-from envguard.acquire.environment import Environment, locate
-from envguard.acquire.headroom import Headroom, read_headroom, visible
-from envguard.acquire.host import Host, LiveHost
-from envguard.acquire.own_records import read_run_records
-from envguard.acquire.zone import read_zone
+from envguard.acquire.machine.headroom import Headroom, read_headroom, visible
+from envguard.acquire.machine.zone import read_zone
+from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.runs.checkpoints import Checkpoint, match_name
+from envguard.acquire.runs.own_records import read_run_records
+from envguard.acquire.seam.host import Host, LiveHost
 from envguard.errors import UsageError
 from envguard.fingerprint import snapshot
 from envguard.fingerprint.comparison import Knowledge, compare_references

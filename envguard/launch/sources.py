@@ -12,14 +12,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from envguard.acquire.host import Host, Stat
+from envguard.acquire.seam.host import Host, Stat
+from envguard.launch.inotify import Inotify
 from envguard.launch.who import is_noise
 
 # Changes of other machines never reach this one's inotify.
 REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "9p", "afs", "glusterfs"})
-STEP_MS = 500
-DEBOUNCE_MS = 1000
 POLL_S = 10.0
+# How often a folder is looked at for being another: its parent, which would tell, is not watched.
+_REPLACED_S = 5.0
+
+_Identities = dict[str, tuple[int, int] | None]
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Sources:
     notes: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
+    _notifiers: list[Inotify] = field(default_factory=list)
 
     def listen(self, host: Host, trees: Sequence[str], folders: Sequence[str]) -> None:
         """Watches `trees` with all below them, and `folders` without; falls back to polling, and says so."""
@@ -52,32 +56,53 @@ class Sources:
                 self._inotify(host, local, recursive)
 
     def _inotify(self, host: Host, paths: list[str], recursive: bool) -> None:
-        from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
-
-        try:
-            notify = RustNotify(paths, False, False, 300, recursive, True)
-        except (OSError, WatchfilesRustInternalError) as error:
-            # ENOSPC: the user's inotify watches are used up (fs.inotify.max_user_watches).
-            self.notes.append(f"inotify cannot watch {paths[0]} ({error}): looked at every {POLL_S:.0f} s instead")
-            self._poll(host, paths)
-            return
-        self._start("inotify", lambda: self._forward(host, notify, paths, recursive))
-
-    def _forward(self, host: Host, notify: object, paths: list[str], recursive: bool) -> None:
         roots = paths if recursive else paths[:8]  # a code tree has a thousand folders, and none is replaced whole
         watched = _identities(host, roots)
-        while not self._stop.is_set():
-            found = notify.watch(DEBOUNCE_MS, STEP_MS, 30_000, self._stop)  # type: ignore[attr-defined]
-            if found in ("stop", "signal"):
-                return
-            if isinstance(found, set):
-                self.put({path for _, path in found})
-            now = _identities(host, roots)
-            if now != watched:
-                # The folder itself was replaced (`uv venv --clear`): the watch is on one that is gone.
-                self.put(set(roots))
-                self._listen_again(host, paths, roots, recursive)
-                return
+        try:
+            notify = Inotify(paths, recursive)
+        except OSError as error:
+            # ENOSPC: the user's inotify watches are used up (fs.inotify.max_user_watches).
+            self._fall_back(host, paths, error)
+            return
+        self._notifiers.append(notify)
+        if self._stop.is_set():  # `close` came while the watches were being set
+            notify.stop()
+        self._start("inotify", lambda: self._forward(host, notify, watched, paths, recursive))
+
+    def _fall_back(self, host: Host, paths: list[str], error: OSError) -> None:
+        why = error.strerror or error
+        self.notes.append(f"inotify cannot watch {paths[0]} ({why}): looked at every {POLL_S:.0f} s instead")
+        self._poll(host, paths)
+
+    def _forward(self, host: Host, notify: Inotify, watched: _Identities, paths: list[str], recursive: bool) -> None:
+        roots = list(watched)
+        try:
+            while (found := notify.wait(_REPLACED_S)) is not None:
+                self.put(found)
+                self._note_gaps(notify)
+                now = _identities(host, roots)
+                if now != watched:
+                    # The folder itself was replaced (`uv venv --clear`): the watch is on one that is gone.
+                    self.put(set(roots))
+                    self._listen_again(host, paths, roots, recursive)
+                    return
+        except OSError as error:  # a folder that came found no watch left
+            self.put(set(paths))
+            self._fall_back(host, paths, error)
+        finally:
+            self._notifiers.remove(notify)
+            notify.close()
+
+    def _note_gaps(self, notify: Inotify) -> None:
+        if notify.unseen:
+            more = f" and {len(notify.unseen) - 1} more folders" if len(notify.unseen) > 1 else ""
+            self._once(f"{notify.unseen[0]}{more} may not be looked into: what changes there is not seen")
+        if notify.overflowed:
+            self._once("more changed at once than the kernel keeps word of: files may be missing in what was said")
+
+    def _once(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _listen_again(self, host: Host, paths: list[str], roots: list[str], recursive: bool) -> None:
         while not self._stop.wait(1.0):
@@ -115,6 +140,8 @@ class Sources:
 
     def close(self) -> None:
         self._stop.set()
+        for notify in tuple(self._notifiers):
+            notify.stop()
         for thread in self._threads:
             thread.join(timeout=2)
 
@@ -149,8 +176,8 @@ def _note(host: Host, path: str, found: dict[str, tuple[int, int, int]]) -> None
         found[path] = (stat.mtime_ns, stat.size, stat.inode)
 
 
-def _identities(host: Host, paths: Iterable[str]) -> dict[str, tuple[int, int] | None]:
-    found: dict[str, tuple[int, int] | None] = {}
+def _identities(host: Host, paths: Iterable[str]) -> _Identities:
+    found: _Identities = {}
     for path in paths:
         try:
             stat: Stat | None = host.find(path)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envguard.acquire.host import Host
+from envguard.acquire.seam.host import Host
 from envguard.state.runs import LAUNCH_FINGERPRINT, RUN_ID
 
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"

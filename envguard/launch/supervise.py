@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from envguard import clock
-from envguard.acquire.collector import redact_argv
+from envguard.acquire.seam.collector import redact_argv
 from envguard.errors import InputError
 from envguard.launch import bundled, child, earlier, seed, start, waivers
 from envguard.launch.bundled import Bundled

@@ -8,8 +8,8 @@ import posixpath
 from collections.abc import Iterable
 from pathlib import Path
 
-from envguard.acquire.environment import Environment
-from envguard.acquire.host import Host
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.seam.host import Host
 from envguard.launch.watch import Watched
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project

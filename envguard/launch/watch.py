@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
-from envguard.acquire.environment import Environment
-from envguard.acquire.host import Host
-from envguard.acquire.live_processes import read_processes
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.processes.live_processes import read_processes
+from envguard.acquire.seam.host import Host
 from envguard.launch import installs
 from envguard.launch.sources import Batch, Sources
 from envguard.launch.who import Actor, KernelWitness, candidates

@@ -18,8 +18,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from envguard.acquire.collector import redact_argv
-from envguard.acquire.host import Host, LiveHost, Process
+from envguard.acquire.seam.collector import redact_argv
+from envguard.acquire.seam.host import Host, LiveHost, Process
 
 # include/uapi/linux/fanotify.h
 _FAN_CLOEXEC, _FAN_CLASS_NOTIF, _FAN_REPORT_DFID_NAME = 0x1, 0x0, 0xC00

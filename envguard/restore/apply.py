@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envguard.acquire.distributions import read_distributions
-from envguard.acquire.environment import Environment
-from envguard.acquire.host import Host
+from envguard.acquire.packages.distributions import read_distributions
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.seam.host import Host
 from envguard.errors import RestoreError, RollbackError
 from envguard.model.action import Obstacle
 from envguard.restore import check, footprint, point, transaction, uv

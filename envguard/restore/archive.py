@@ -20,7 +20,7 @@ from typing import IO, Literal, Protocol
 
 import msgspec
 
-from envguard.acquire.record_file import Row, parse_record
+from envguard.acquire.packages.record_file import Row, parse_record
 from envguard.restore.progress import Progress
 
 CHUNK = 1 << 20

@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from envguard.acquire.uv_cache import Archive, Pointer, UvCaches
-from envguard.acquire.wheel_files import WheelFile
+from envguard.acquire.packages.uv_cache import Archive, Pointer, UvCaches
+from envguard.acquire.packages.wheel_files import WheelFile
 from envguard.restore.archive import Files, Folder, open_zip
 
 Place = Literal["uv-cache", "vault", "find-links", "pip-cache", "fetched"]

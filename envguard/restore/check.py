@@ -6,11 +6,11 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from envguard.acquire.contents import Policy, read_contents
-from envguard.acquire.distributions import Distribution, Distributions
-from envguard.acquire.environment import Environment
-from envguard.acquire.host import Host
-from envguard.acquire.record_file import Row
+from envguard.acquire.packages.contents import Policy, read_contents
+from envguard.acquire.packages.distributions import Distribution, Distributions
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.packages.record_file import Row
+from envguard.acquire.seam.host import Host
 from envguard.restore.footprint import own_dists
 from envguard.restore.progress import Progress
 from envguard.state.digests import Digests

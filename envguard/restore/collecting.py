@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from envguard import clock
-from envguard.acquire.checkpoints import find_checkpoints
-from envguard.acquire.host import Host
-from envguard.acquire.stamps import read_stamp
+from envguard.acquire.runs.checkpoints import find_checkpoints
+from envguard.acquire.runs.stamps import read_stamp
+from envguard.acquire.seam.host import Host
 from envguard.model.action import VaultEntry
 from envguard.model.fingerprint import Fingerprint
 from envguard.restore.vault import Manifest, Vault, WheelManifest

@@ -12,10 +12,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from envguard.acquire.cache_places import Place, cache_places
-from envguard.acquire.compile_cache import Build, read_cache
-from envguard.acquire.host import Host
+from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes
+from envguard.acquire.torch.cache_places import Place, cache_places
+from envguard.acquire.torch.compile_cache import Build, read_cache
 from envguard.model.fingerprint import CompileCache
 from envguard.project import Project
 from envguard.restore.copying import copy_file

@@ -22,8 +22,8 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from envguard import __version__
-from envguard.acquire.host import Host
-from envguard.acquire.wheel_files import NotAWheel, read_wheel
+from envguard.acquire.packages.wheel_files import NotAWheel, read_wheel
+from envguard.acquire.seam.host import Host
 from envguard.restore.candidate import Candidate, from_wheel
 from envguard.restore.plan import same_version
 from envguard.restore.progress import Progress

@@ -6,10 +6,10 @@ import posixpath
 
 import msgspec
 
-from envguard.acquire.environment import Environment
-from envguard.acquire.host import Host
-from envguard.acquire.uv_cache import cache_directories, read_caches
-from envguard.acquire.wheel_files import WheelFile, find_pip_wheels, find_wheels, pip_cache_directory
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.packages.uv_cache import cache_directories, read_caches
+from envguard.acquire.packages.wheel_files import WheelFile, find_pip_wheels, find_wheels, pip_cache_directory
+from envguard.acquire.seam.host import Host
 from envguard.model.evidence import Unknown
 from envguard.project import Project
 from envguard.restore.candidate import Candidate, from_caches, from_wheel

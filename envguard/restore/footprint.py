@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from envguard.acquire.distributions import Distribution, Distributions
-from envguard.acquire.environment import Environment
-from envguard.acquire.record_file import Row
+from envguard.acquire.packages.distributions import Distribution, Distributions
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.packages.record_file import Row
 from envguard.restore.point import walk_paths
 
 # What an installer writes into a dist-info beyond the wheel's own files.

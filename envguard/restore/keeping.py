@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import IO
 
 from envguard import clock
-from envguard.acquire.cache_places import Place
-from envguard.acquire.distributions import Distribution, Distributions, read_distributions
-from envguard.acquire.environment import Environment
-from envguard.acquire.host import Host
-from envguard.acquire.metadata import parse_headers
-from envguard.acquire.record_file import Row, normalised
-from envguard.acquire.uv_cache import cache_directories, read_caches
+from envguard.acquire.packages.distributions import Distribution, Distributions, read_distributions
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.packages.metadata import parse_headers
+from envguard.acquire.packages.record_file import Row, normalised
+from envguard.acquire.packages.uv_cache import cache_directories, read_caches
+from envguard.acquire.seam.host import Host
+from envguard.acquire.torch.cache_places import Place
 from envguard.model.fingerprint import CompileCache, Fingerprint
 from envguard.project import Project
 from envguard.restore.archive import Folder, RecordUnusable, encoded

@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envguard.acquire.uv_cache import Archive, Pointer, UvCaches, index_digest
+from envguard.acquire.packages.uv_cache import Archive, Pointer, UvCaches, index_digest
 from envguard.errors import NotDetermined, UsageError
 from envguard.fingerprint.units import counted
 from envguard.model.fingerprint import Fingerprint

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from envguard.acquire.environment import Environment
-from envguard.acquire.host import Host
-from envguard.acquire.live_processes import EnvironmentProcess, read_processes
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.processes.live_processes import EnvironmentProcess, read_processes
+from envguard.acquire.seam.host import Host
 from envguard.errors import RestoreError
 from envguard.state.files import locked, open_state
 

@@ -12,14 +12,14 @@ import msgspec
 from packaging import tags
 
 from envguard import clock
-from envguard.acquire.compile_cache import Build
-from envguard.acquire.distributions import read_distributions
-from envguard.acquire.environment import Environment
-from envguard.acquire.host import Host
-from envguard.acquire.installs import read_installs
+from envguard.acquire.packages.distributions import read_distributions
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.packages.installs import read_installs
+from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes
-from envguard.acquire.torch_build import find_torch, read_torch
-from envguard.acquire.torch_key import cache_tag, read_torch_key
+from envguard.acquire.torch.compile_cache import Build
+from envguard.acquire.torch.torch_build import find_torch, read_torch
+from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 from envguard.errors import RestoreError
 from envguard.fingerprint.units import counted
 from envguard.model.action import RestoreReport

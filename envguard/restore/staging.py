@@ -15,7 +15,7 @@ from pathlib import Path
 
 import tomli_w
 
-from envguard.acquire.record_file import Row
+from envguard.acquire.packages.record_file import Row
 from envguard.model.action import Obstacle
 from envguard.restore.archive import (
     Fault,

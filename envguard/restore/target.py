@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from envguard import clock
-from envguard.acquire.host import Host
+from envguard.acquire.seam.host import Host
 from envguard.acquire.survey import Request, survey
 from envguard.errors import RestoreError, UsageError
 from envguard.fingerprint.comparison import fingerprint_of_bundle

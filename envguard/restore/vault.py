@@ -24,7 +24,7 @@ from typing import IO, Literal
 import msgspec
 
 from envguard import clock
-from envguard.acquire.record_file import Row
+from envguard.acquire.packages.record_file import Row
 from envguard.restore.archive import Files, is_unhashed, read_rows, unsafe
 from envguard.restore.candidate import Candidate
 from envguard.restore.copying import copy_file

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from envguard import clock
-from envguard.acquire.checkpoints import Checkpoint
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
 from envguard.restore.wanted import Target, Wanted
 from envguard.timeline.build import packages_of

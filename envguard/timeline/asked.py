@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from envguard.acquire.zone import Zone
+from envguard.acquire.machine.zone import Zone
 from envguard.clock import NS
 from envguard.errors import UsageError
 from envguard.model.event import EVENT_KINDS

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from envguard import clock
-from envguard.acquire.checkpoints import Checkpoint
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
 from envguard.model.event import Event, TimelineReport
 from envguard.model.evidence import Unknown

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from envguard import clock
-from envguard.acquire.boots import ClockStep
+from envguard.acquire.machine.boots import ClockStep
 from envguard.model.event import Event
 from envguard.timeline.happening import end_of, start_of
 

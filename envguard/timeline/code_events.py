@@ -6,8 +6,8 @@ import posixpath
 from collections.abc import Iterable
 
 from envguard import clock
-from envguard.acquire.git_history import GitHistory
-from envguard.acquire.watched_files import Edited, Watched
+from envguard.acquire.project.git_history import GitHistory
+from envguard.acquire.project.watched_files import Edited, Watched
 from envguard.model.event import Event, EventKind
 from envguard.model.evidence import Evidence
 from envguard.timeline.happening import make_event

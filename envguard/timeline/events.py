@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from envguard import clock
-from envguard.acquire.checkpoints import Checkpoint
-from envguard.acquire.live_processes import EnvironmentProcess
+from envguard.acquire.processes.live_processes import EnvironmentProcess
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.model.event import CheckpointView, Event
 from envguard.model.evidence import Evidence
 from envguard.timeline.happening import make_event, moment

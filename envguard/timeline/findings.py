@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envguard import clock
-from envguard.acquire.checkpoints import Checkpoint
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.model.event import Event, Finding, PackageChange, Requirement, Transaction
 from envguard.timeline.events import is_copy
 from envguard.timeline.happening import end_of, start_of

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from envguard import clock
-from envguard.acquire.installs import Install
-from envguard.acquire.live_processes import EnvironmentProcess
-from envguard.acquire.pyc_files import Compiled
+from envguard.acquire.packages.installs import Install
+from envguard.acquire.packages.pyc_files import Compiled
+from envguard.acquire.processes.live_processes import EnvironmentProcess
 from envguard.model.evidence import Evidence
 
 SLACK_NS = 2 * clock.NS

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from envguard import clock
-from envguard.acquire.text_log import Mark, TextLog
-from envguard.acquire.train_log import TrainLog
+from envguard.acquire.runs.text_log import Mark, TextLog
+from envguard.acquire.runs.train_log import TrainLog
 from envguard.model.event import Event, EventKind
 from envguard.model.evidence import Evidence
 from envguard.timeline.happening import make_event

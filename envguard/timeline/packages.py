@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from envguard import clock
-from envguard.acquire.archive_uses import ArchiveUse
-from envguard.acquire.installs import Install
+from envguard.acquire.packages.archive_uses import ArchiveUse
+from envguard.acquire.packages.installs import Install
 from envguard.model.event import Event, EventKind, PackageChange, Transaction
 from envguard.model.evidence import Confidence, Evidence, confidence_of
 from envguard.timeline import transactions as runs

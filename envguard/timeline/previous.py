@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from envguard import clock
-from envguard.acquire.archive_uses import ArchiveUse
+from envguard.acquire.packages.archive_uses import ArchiveUse
 from envguard.model.event import PreviousBuild
 from envguard.model.evidence import Confidence, Evidence
 from envguard.timeline.transactions import Group, Version

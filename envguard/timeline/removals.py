@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from envguard import clock
-from envguard.acquire.archive_uses import ArchiveUse
-from envguard.acquire.installs import Install
+from envguard.acquire.packages.archive_uses import ArchiveUse
+from envguard.acquire.packages.installs import Install
 from envguard.model.event import Event
 from envguard.model.evidence import Confidence, Evidence
 from envguard.timeline.happening import make_event

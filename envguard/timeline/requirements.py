@@ -14,9 +14,9 @@ from packaging.requirements import Requirement as Parsed
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envguard.acquire.environment import Environment
-from envguard.acquire.host import Machine
-from envguard.acquire.installs import Install
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.packages.installs import Install
+from envguard.acquire.seam.host import Machine
 from envguard.model.event import Requirement
 from envguard.model.evidence import Unknown
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
-from envguard.acquire.own_records import Entry
+from envguard.acquire.runs.own_records import Entry
 from envguard.model.evidence import Evidence
 from envguard.timeline.packages import Swap
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envguard import clock
-from envguard.acquire.train_log import TrainLog
+from envguard.acquire.runs.train_log import TrainLog
 from envguard.model.event import Event
 from envguard.timeline.causes import Cause, candidates
 from envguard.timeline.findings import Draft

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from envguard import clock
-from envguard.acquire.pip_logs import PipStep
-from envguard.acquire.stamps import Stamp
+from envguard.acquire.packages.pip_logs import PipStep
+from envguard.acquire.project.watched_files import Watched
+from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
-from envguard.acquire.watched_files import Watched
 from envguard.errors import InputError
 from envguard.fingerprint.lock import parse_lock
 from envguard.model.evidence import Evidence

@@ -6,11 +6,11 @@ import posixpath
 from collections.abc import Iterable
 
 from envguard import clock
-from envguard.acquire.boots import Boots
-from envguard.acquire.compile_times import CacheTimes
-from envguard.acquire.own_records import Entry
-from envguard.acquire.package_logs import WATCHED, AptRun, DpkgChange, PackageStep
-from envguard.acquire.shell_history import Command
+from envguard.acquire.machine.boots import Boots
+from envguard.acquire.machine.package_logs import WATCHED, AptRun, DpkgChange, PackageStep
+from envguard.acquire.project.shell_history import Command
+from envguard.acquire.runs.own_records import Entry
+from envguard.acquire.torch.compile_times import CacheTimes
 from envguard.model.event import Event, EventKind
 from envguard.model.evidence import Evidence
 from envguard.model.fingerprint import Driver

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from envguard.acquire.train_log import TrainLog
+from envguard.acquire.runs.train_log import TrainLog
 from envguard.clock import NS
 from envguard.timeline.changepoints import change_points
 

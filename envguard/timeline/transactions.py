@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
-from envguard.acquire.archive_uses import ArchiveUse
-from envguard.acquire.installs import Install
+from envguard.acquire.packages.archive_uses import ArchiveUse
+from envguard.acquire.packages.installs import Install
 from envguard.model.event import PackageChange, PreviousBuild, Requirement, Transaction
 from envguard.timeline.requirements import Edge, Graph
 

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from envguard.acquire.host import Host
+from envguard.acquire.seam.host import Host
 
 MACHINE = {
     "uid": 1000, "user": "ada", "home": "/home/ada", "host": "box", "kernel": "6.8.0", "system": "Linux",

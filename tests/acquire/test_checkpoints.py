@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from envguard.acquire.bundle import load, save
-from envguard.acquire.checkpoints import (
+from envguard.acquire.runs.checkpoints import (
     Checkpoints,
     find_checkpoints,
     match_name,
@@ -18,8 +17,9 @@ from envguard.acquire.checkpoints import (
     read_checkpoint,
     step_of,
 )
-from envguard.acquire.host import LiveHost
-from envguard.acquire.recorded import BundleHost, RecordingHost
+from envguard.acquire.seam.bundle import load, save
+from envguard.acquire.seam.host import LiveHost
+from envguard.acquire.seam.recorded import BundleHost, RecordingHost
 
 LAYOUTS = {
     "step_690": 690,

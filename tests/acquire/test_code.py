@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.code import read_code
-from envguard.acquire.host import LiveHost
+from envguard.acquire.project.code import read_code
+from envguard.acquire.seam.host import LiveHost
 from envguard.model.fingerprint import Code
 from tests.acquire.made_up import MadeUp
 

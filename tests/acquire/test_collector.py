@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire import collector
-from envguard.acquire.host import LiveHost
+from envguard.acquire.seam import collector
+from envguard.acquire.seam.host import LiveHost
 
 HOST = LiveHost()
 

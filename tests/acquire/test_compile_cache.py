@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from envguard.acquire.cache_places import Place, cache_places
-from envguard.acquire.cache_trust import Trust
-from envguard.acquire.compile_cache import Build, content_name, read_cache
-from envguard.acquire.host import LiveHost, Stat
+from envguard.acquire.seam.host import LiveHost, Stat
 from envguard.acquire.section import Notes
-from envguard.acquire.torch_build import read_version_file
-from envguard.acquire.torch_key import cache_tag, read_torch_key
+from envguard.acquire.torch.cache_places import Place, cache_places
+from envguard.acquire.torch.cache_trust import Trust
+from envguard.acquire.torch.compile_cache import Build, content_name, read_cache
+from envguard.acquire.torch.torch_build import read_version_file
+from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 from envguard.model.fingerprint import CompileCache
 from tests.acquire.made_up import MadeUp
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire import contents as contents_module
-from envguard.acquire.contents import MISSING, AllContents, Contents, Policy, read_contents
-from envguard.acquire.distributions import read_distributions
-from envguard.acquire.environment import locate
-from envguard.acquire.host import LiveHost
-from envguard.acquire.record import Record
-from envguard.acquire.recorded import BundleHost, RecordingHost
+from envguard.acquire.packages import contents as contents_module
+from envguard.acquire.packages.contents import MISSING, AllContents, Contents, Policy, read_contents
+from envguard.acquire.packages.distributions import read_distributions
+from envguard.acquire.packages.environment import locate
+from envguard.acquire.seam.host import LiveHost
+from envguard.acquire.seam.record import Record
+from envguard.acquire.seam.recorded import BundleHost, RecordingHost
 from envguard.demo import wheels
 from envguard.demo.stage import Stage
 from envguard.state import digests as digest_store

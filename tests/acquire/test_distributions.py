@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.distributions import Distribution, Distributions, managed_by, read_distributions
-from envguard.acquire.environment import locate
-from envguard.acquire.host import LiveHost
-from envguard.acquire.metadata import parse_direct_url, parse_headers, parse_requires_txt
-from envguard.acquire.record import Record
-from envguard.acquire.recorded import BundleHost, RecordingHost
+from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by, read_distributions
+from envguard.acquire.packages.environment import locate
+from envguard.acquire.packages.metadata import parse_direct_url, parse_headers, parse_requires_txt
+from envguard.acquire.seam.host import LiveHost
+from envguard.acquire.seam.record import Record
+from envguard.acquire.seam.recorded import BundleHost, RecordingHost
 from envguard.demo import wheels
 from envguard.demo.stage import Stage
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envguard.acquire.elf import CorruptElf, NotElf, read_build_id
-from envguard.acquire.host import Host, LiveHost
+from envguard.acquire.seam.host import Host, LiveHost
+from envguard.acquire.torch.elf import CorruptElf, NotElf, read_build_id
 from envguard.demo.elf import build_id, shared_library
 
 LIBRARY = shared_library("libx.so", "seed")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.environment import Environment, locate
-from envguard.acquire.host import LiveHost
-from envguard.acquire.record import Record
-from envguard.acquire.recorded import BundleHost, RecordingHost
-from envguard.acquire.sys_path import parse_finder
+from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.packages.sys_path import parse_finder
+from envguard.acquire.seam.host import LiveHost
+from envguard.acquire.seam.record import Record
+from envguard.acquire.seam.recorded import BundleHost, RecordingHost
 from envguard.demo.stage import Stage
 from envguard.errors import InputError
 

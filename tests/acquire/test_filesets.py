@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envguard.acquire.filesets import read_filesets
-from envguard.acquire.host import LiveHost
-from envguard.acquire.parquet import CorruptParquet, read_rows
+from envguard.acquire.project.filesets import read_filesets
+from envguard.acquire.project.parquet import CorruptParquet, read_rows
+from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Section
 from envguard.model.fingerprint import FileSet
 from tests.acquire.made_up import MadeUp

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from envguard.acquire import bundle
 from envguard.acquire.gathering import open_bundle
-from envguard.acquire.record import Record
-from envguard.acquire.sanitise import sanitised_file
+from envguard.acquire.seam import bundle
+from envguard.acquire.seam.record import Record
+from envguard.acquire.seam.sanitise import sanitised_file
 from envguard.demo.stage import Stage
 from envguard.errors import InputError
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from envguard.acquire import collector
-from envguard.acquire.gpu import GpuFacts, read_gpus
-from envguard.acquire.host import LiveHost
+from envguard.acquire.machine.gpu import GpuFacts, read_gpus
+from envguard.acquire.seam import collector
+from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Section
 from tests.acquire.made_up import MadeUp
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envguard.acquire.checkpoints import find_checkpoints
-from envguard.acquire.host import LiveHost
-from envguard.acquire.hparams import find_hparams, parse_hparams
+from envguard.acquire.runs.checkpoints import find_checkpoints
+from envguard.acquire.runs.hparams import find_hparams, parse_hparams
+from envguard.acquire.seam.host import LiveHost
 
 REAL = b"""\
 batch_size: 64

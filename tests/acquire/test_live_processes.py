@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from envguard.acquire.environment import Environment, locate
-from envguard.acquire.host import Host, LiveHost
-from envguard.acquire.live_processes import EnvironmentProcess, read_processes
+from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.processes.live_processes import EnvironmentProcess, read_processes
+from envguard.acquire.seam.host import Host, LiveHost
 from envguard.demo.elf import build_id
 from envguard.demo.stage import Stage
 

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.cache_places import Place
-from envguard.acquire.checkpoint_metadata import read_checkpoint_metadata
-from envguard.acquire.checkpoints import find_checkpoints
-from envguard.acquire.compile_times import read_cache_times
-from envguard.acquire.git_history import read_git_history
-from envguard.acquire.host import LiveHost
-from envguard.acquire.own_records import read_journal, read_run_records
-from envguard.acquire.pip_logs import parse_pip_log
-from envguard.acquire.shell_history import parse_history
-from envguard.acquire.watched_files import read_trees
-from envguard.acquire.zone import Zone
+from envguard.acquire.machine.zone import Zone
+from envguard.acquire.packages.pip_logs import parse_pip_log
+from envguard.acquire.project.git_history import read_git_history
+from envguard.acquire.project.shell_history import parse_history
+from envguard.acquire.project.watched_files import read_trees
+from envguard.acquire.runs.checkpoint_metadata import read_checkpoint_metadata
+from envguard.acquire.runs.checkpoints import find_checkpoints
+from envguard.acquire.runs.own_records import read_journal, read_run_records
+from envguard.acquire.seam.host import LiveHost
+from envguard.acquire.torch.cache_places import Place
+from envguard.acquire.torch.compile_times import read_cache_times
 from envguard.clock import NS
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Driver

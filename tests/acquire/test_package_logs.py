@@ -6,9 +6,9 @@ import gzip
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from envguard.acquire.package_logs import parse_apt, parse_dpkg, read_apt, read_dpkg
-from envguard.acquire.recorded import BundleHost
-from envguard.acquire.zone import Zone
+from envguard.acquire.machine.package_logs import parse_apt, parse_dpkg, read_apt, read_dpkg
+from envguard.acquire.machine.zone import Zone
+from envguard.acquire.seam.recorded import BundleHost
 from envguard.clock import NS
 from envguard.model.evidence import Unknown
 from envguard.timeline.system_events import package_events

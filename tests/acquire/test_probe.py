@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire import collector
-from envguard.acquire.host import LiveHost
-from envguard.acquire.probe import MARKER, Probe, run_probe
+from envguard.acquire.machine.probe import MARKER, Probe, run_probe
+from envguard.acquire.seam import collector
+from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Section
 from tests.acquire.made_up import MadeUp
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envguard.acquire.record_file import Row, build_identity, leaves_tree, normalised, parse_record
+from envguard.acquire.packages.record_file import Row, build_identity, leaves_tree, normalised, parse_record
 from envguard.demo import wheels
 from envguard.demo.stage import Stage
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envguard.acquire import bundle
-from envguard.acquire.host import LiveHost, NotRecorded
-from envguard.acquire.record import Node, Record
-from envguard.acquire.recorded import BundleHost, RecordingHost
+from envguard.acquire.seam import bundle
+from envguard.acquire.seam.host import LiveHost, NotRecorded
+from envguard.acquire.seam.record import Node, Record
+from envguard.acquire.seam.recorded import BundleHost, RecordingHost
 
 
 def replayed(recording: RecordingHost) -> BundleHost:

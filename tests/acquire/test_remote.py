@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.host import LiveHost
-from envguard.acquire.remote import RemoteError, RemoteHost
+from envguard.acquire.seam.host import LiveHost
+from envguard.acquire.seam.remote import RemoteError, RemoteHost
 from envguard.demo.stage import Stage
 
 # What ssh and `pct exec N --` do: the words are joined and a shell over there parses them again.
@@ -106,7 +106,7 @@ def test_what_goes_wrong_is_told_in_the_far_side_s_own_words(tmp_path: Path, scr
 
 
 def test_a_machine_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envguard.acquire.remote.START_S", 0.5)
+    monkeypatch.setattr("envguard.acquire.seam.remote.START_S", 0.5)
     with pytest.raises(RemoteError, match="has not answered for"):
         RemoteHost(prefix(tmp_path, "#!/bin/sh\nexec sleep 30\n"))
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.host import LiveHost
-from envguard.acquire.log_files import find_logs, kind_of
-from envguard.acquire.text_log import TextLog, read_text_log
-from envguard.acquire.train_log import TrainLog, read_train_log
-from envguard.acquire.wandb_runs import read_wandb_runs
-from envguard.acquire.zone import Zone
+from envguard.acquire.machine.zone import Zone
+from envguard.acquire.runs.log_files import find_logs, kind_of
+from envguard.acquire.runs.text_log import TextLog, read_text_log
+from envguard.acquire.runs.train_log import TrainLog, read_train_log
+from envguard.acquire.runs.wandb_runs import read_wandb_runs
+from envguard.acquire.seam.host import LiveHost
 from envguard.config import LogFields
 from envguard.timeline.log_events import crash_events, throughput_events
 from envguard.timeline.throughput import read_throughput
@@ -77,7 +77,7 @@ def test_a_log_read_in_pieces_is_the_log_read_whole(tmp_path: Path, monkeypatch:
     rows = [{"step": i, "time": BASE + i, "tok_s": 100.0 + i, "q_hs": [i // 40], "samples": 5} for i in range(500)]
     path = write(tmp_path / "log.jsonl", rows)
     whole = read(path)
-    monkeypatch.setattr("envguard.acquire.train_log.CHUNK", 777)
+    monkeypatch.setattr("envguard.acquire.runs.log_files.CHUNK", 777)
     pieces = read(path)
     assert (pieces.line, pieces.step, pieces.rate, pieces.held) == (whole.line, whole.step, whole.rate, whole.held)
     assert whole.value("q_hs", 41) == "[1]"
@@ -179,7 +179,7 @@ def test_tensorboard_event_files(tmp_path: Path) -> None:
             event_pb2.Event(wall_time=BASE + step, step=step, summary=summary_pb2.Summary(value=[value]))
         )
     writer.close()
-    from envguard.acquire.tensorboard_log import read_event_file
+    from envguard.acquire.runs.tensorboard_log import read_event_file
 
     (log,), _ = find_logs(LiveHost(), (str(tmp_path),), ())
     found = read_event_file(LiveHost(), log, LogFields())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envguard.acquire.host import LiveHost
+from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.survey import Request, survey
 from envguard.config import Config
 from envguard.demo.stage import Stage

@@ -6,8 +6,8 @@ import platform
 
 import pytest
 
-from envguard.acquire.host import LiveHost
-from envguard.acquire.system import read_system
+from envguard.acquire.machine.system import read_system
+from envguard.acquire.seam.host import LiveHost
 from tests.acquire.made_up import MACHINE, MadeUp
 
 UBUNTU = b'PRETTY_NAME="Ubuntu 24.04.3 LTS"\nNAME="Ubuntu"\nVERSION_ID="24.04"\n'

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.distributions import read_distributions
-from envguard.acquire.environment import locate
-from envguard.acquire.host import LiveHost
+from envguard.acquire.packages.distributions import read_distributions
+from envguard.acquire.packages.environment import locate
+from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Section
-from envguard.acquire.torch_build import (
+from envguard.acquire.torch.torch_build import (
     UnreadableVersion,
     parse_version_file,
     read_pairs,

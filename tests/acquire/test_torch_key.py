@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.host import LiveHost
-from envguard.acquire.torch_build import read_version_file
-from envguard.acquire.torch_key import cache_tag, read_torch_key
+from envguard.acquire.seam.host import LiveHost
+from envguard.acquire.torch.torch_build import read_version_file
+from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SUFFIX = f".cpython-{sys.version_info.major}{sys.version_info.minor}-x86_64-linux-gnu.so"

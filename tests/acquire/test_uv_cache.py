@@ -10,9 +10,9 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from envguard.acquire.host import LiveHost
-from envguard.acquire.record_file import Row
-from envguard.acquire.uv_cache import as_installed, cache_directories, read_caches
+from envguard.acquire.packages.record_file import Row
+from envguard.acquire.packages.uv_cache import as_installed, cache_directories, read_caches
+from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
 from envguard.demo.index import serve_index
 from envguard.demo.stage import Stage

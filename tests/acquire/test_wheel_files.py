@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.host import LiveHost
-from envguard.acquire.uv_cache import read_caches
-from envguard.acquire.wheel_files import NotAWheel, find_pip_wheels, find_wheels, read_wheel
+from envguard.acquire.packages.uv_cache import read_caches
+from envguard.acquire.packages.wheel_files import NotAWheel, find_pip_wheels, find_wheels, read_wheel
+from envguard.acquire.seam.host import LiveHost
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from envguard.acquire.boots import ClockStep, parse_wtmp
-from envguard.acquire.zone import Zone, epoch_ns, parse_moment
+from envguard.acquire.machine.boots import ClockStep, parse_wtmp
+from envguard.acquire.machine.zone import Zone, epoch_ns, parse_moment
 from envguard.clock import NS
 from envguard.errors import UsageError
 from envguard.model.evidence import Evidence

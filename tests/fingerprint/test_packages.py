@@ -6,7 +6,7 @@ import importlib.metadata
 import shutil
 from pathlib import Path
 
-from envguard.acquire.host import LiveHost
+from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
 from envguard.demo import wheels
 from envguard.demo.stage import Stage

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envguard.acquire.host import LiveHost
-from envguard.acquire.stamps import reference as checkpoint_reference
+from envguard.acquire.runs.stamps import reference as checkpoint_reference
+from envguard.acquire.seam.host import LiveHost
 from envguard.errors import Error, InputError, UsageError
 from envguard.fingerprint.reference import Places, resolve, resolve_default, stamps_of_newest
 from envguard.model.fingerprint import Fingerprint

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from envguard.acquire.compile_cache import content_name
-from envguard.acquire.host import Host, LiveHost
-from envguard.acquire.recorded import BundleHost, RecordingHost
+from envguard.acquire.seam.host import Host, LiveHost
+from envguard.acquire.seam.recorded import BundleHost, RecordingHost
+from envguard.acquire.torch.compile_cache import content_name
 from envguard.config import Config
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel

@@ -7,7 +7,7 @@ import os
 import msgspec
 import pytest
 
-from envguard.acquire.host import LiveHost
+from envguard.acquire.seam.host import LiveHost
 from envguard.fingerprint.variables import read_variables
 from envguard.model.fingerprint import Environment
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from envguard.acquire import bundle
-from envguard.acquire.record import Node, Record
+from envguard.acquire.seam import bundle
+from envguard.acquire.seam.record import Node, Record
 from envguard.acquire.survey import Request
 from envguard.clock import NS, seconds
 
@@ -135,7 +135,7 @@ class PaperMachine:
     ) -> dict[str, int]:  # fmt: skip
         import hashlib
 
-        from envguard.acquire.contents import record_hash
+        from envguard.acquire.packages.contents import record_hash
 
         info = f"{folder}/{name.replace('-', '_')}-{version}.dist-info"
         for top in sorted({path.partition("/")[0] for path in payload if "/" in path}):

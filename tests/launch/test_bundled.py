@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.checkpoints import Checkpoint, read_checkpoint
-from envguard.acquire.host import LiveHost
+from envguard.acquire.runs.checkpoints import Checkpoint, read_checkpoint
+from envguard.acquire.seam.host import LiveHost
 from envguard.errors import InputError, UsageError
 from envguard.launch.bundled import bundled_command, split_options, without_nulls, write_config
 

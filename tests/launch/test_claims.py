@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from envguard.acquire.host import LiveHost
+from envguard.acquire.seam.host import LiveHost
 from envguard.launch import seed, start
 from envguard.launch.claims import claim
 
 HOLDER = """
 import os, sys
-from envguard.acquire.host import LiveHost
+from envguard.acquire.seam.host import LiveHost
 from envguard.launch.claims import claim
 claims = claim(LiveHost(), sys.argv[1:], os.environ)
 print("ready", len(claims.held), flush=True)

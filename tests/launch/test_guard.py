@@ -6,9 +6,9 @@ import json
 import os
 from pathlib import Path
 
-from envguard.acquire.host import LiveHost
-from envguard.acquire.log_tail import LogTail, Row, read_last_rows
-from envguard.acquire.zone import read_zone
+from envguard.acquire.machine.zone import read_zone
+from envguard.acquire.runs.log_tail import LogTail, Row, read_last_rows
+from envguard.acquire.seam.host import LiveHost
 from envguard.config import LogFields, Throughput
 from envguard.launch.guard import Guard, Meter, baseline_of
 

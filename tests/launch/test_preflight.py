@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from envguard.acquire.headroom import Disk, GpuNow, GpusNow, Headroom, visible
-from envguard.acquire.host import Space
+from envguard.acquire.machine.headroom import Disk, GpuNow, GpusNow, Headroom, visible
+from envguard.acquire.seam.host import Space
 from envguard.launch.preflight import Expected, check_all
 from envguard.model.action import Check
 from envguard.model.fingerprint import CompileCache, Driver, FileSet, Fingerprint, Gpu

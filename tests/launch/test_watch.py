@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.environment import locate
-from envguard.acquire.host import Host, LiveHost
+from envguard.acquire.packages.environment import locate
+from envguard.acquire.seam.host import Host, LiveHost
 from envguard.demo.index import serve_index
 from envguard.demo.stage import Stage
 from envguard.launch import installs, sources
@@ -201,12 +201,10 @@ def batch_of(feed: Sources, seconds: float = 10) -> frozenset[str]:
 def test_where_inotify_refuses_polling_sees_installs_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import watchfiles._rust_notify as rust
-
     def refuse(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(rust, "RustNotify", refuse)
+    monkeypatch.setattr(sources, "Inotify", refuse)
     monkeypatch.setattr(sources, "POLL_S", 0.2)
     feed = Sources()
     feed.listen(LiveHost(), [str(tmp_path)], [])

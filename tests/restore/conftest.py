@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envguard.acquire.environment import locate
-from envguard.acquire.host import LiveHost
-from envguard.acquire.stamps import reference
+from envguard.acquire.packages.environment import locate
+from envguard.acquire.runs.stamps import reference
+from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
 from envguard.demo.stage import Stage
 from envguard.fingerprint.snapshot import Request as SnapshotRequest

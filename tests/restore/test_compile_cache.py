@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.cache_places import Place
-from envguard.acquire.compile_cache import Build, content_name, read_cache
-from envguard.acquire.host import LiveHost
+from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Notes
-from envguard.acquire.torch_key import cache_tag, read_torch_key
+from envguard.acquire.torch.cache_places import Place
+from envguard.acquire.torch.compile_cache import Build, content_name, read_cache
+from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 from envguard.config import Config
 from envguard.restore import service
 from envguard.restore.compile_cache import misfit

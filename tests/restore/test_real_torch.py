@@ -14,9 +14,9 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envguard.acquire.distributions import read_distributions
-from envguard.acquire.environment import locate
-from envguard.acquire.host import LiveHost
+from envguard.acquire.packages.distributions import read_distributions
+from envguard.acquire.packages.environment import locate
+from envguard.acquire.seam.host import LiveHost
 from envguard.demo.stage import Stage
 from envguard.fingerprint.snapshot import Request as SnapshotRequest
 from envguard.fingerprint.snapshot import take

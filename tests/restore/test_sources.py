@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envguard.acquire.host import LiveHost
-from envguard.acquire.uv_cache import read_caches
+from envguard.acquire.packages.uv_cache import read_caches
+from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
 from envguard.demo.index import serve_index
 from envguard.demo.stage import Stage

@@ -13,8 +13,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from envguard.acquire.host import LiveHost
-from envguard.acquire.stamps import reference
+from envguard.acquire.runs.stamps import reference
+from envguard.acquire.seam.host import LiveHost
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel, stand_in_torch
 from envguard.model.schema import schema

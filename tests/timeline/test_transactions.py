@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envguard.acquire.installs import Install
+from envguard.acquire.packages.installs import Install
 from envguard.clock import NS
 from envguard.timeline.previous import Sighting, previous_builds
 from envguard.timeline.requirements import Graph, build_graph

@@ -13,10 +13,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from envguard.acquire.contents import Contents, record_hash
-from envguard.acquire.distributions import Distribution
-from envguard.acquire.host import LiveHost
-from envguard.acquire.verification import Observations, Observed
+from envguard.acquire.packages.contents import Contents, record_hash
+from envguard.acquire.packages.distributions import Distribution
+from envguard.acquire.packages.verification import Observations, Observed
+from envguard.acquire.seam.host import LiveHost
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.fingerprint.verify import judge

@@ -1,0 +1,292 @@
+"""What lies on disk of each distribution, held against its RECORD: by stat of every file, by digest where it counts.
+
+A file is hashed where its package is watched (or all are: `deep`), where its size is not RECORD's, where it was
+written after the install ended, or where its stat is not the one that was last seen. What was seen is kept by
+(path, size, mtime, ctime, inode), so that looking again costs a stat a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fnmatch
+import hashlib
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from envguard.acquire.packages.distributions import Distribution
+from envguard.acquire.packages.record_file import Row, build_identity, normalised, parse_record
+from envguard.acquire.seam.host import Host
+from envguard.acquire.section import Notes, reason
+from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Problem
+from envguard.state.digests import Digests, Key, SeenPackage, is_racy
+
+WATCHED = ("torch", "triton", "nvidia-*", "transformers", "flash-attn", "sglang", "vllm", "numpy")
+MISSING = "missing"
+# Installers write RECORD last; what bears a later time than this was written by somebody else.
+AFTER_INSTALL_NS = 2_000_000_000
+_ABSENT = (-errno.ENOENT, -errno.ENOTDIR, -errno.EISDIR, -errno.ELOOP)
+_DAY = 86_400
+
+Depth = Literal["stat", "watched", "deep"]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Of one distribution. `identity` is that of its RECORD; None where there is none that can be read."""
+
+    identity: str | None
+    departs: dict[str, str] = field(default_factory=dict)
+    """Path → `sha256=…` of what is there, or "missing"."""
+    files: int | None = None
+    bytes: int | None = None
+    depth: Depth = "stat"
+    installed_ns: int | None = None
+    """mtime of INSTALLER, else of RECORD: both are written when the install ends."""
+    record_key: Key | None = None
+
+    @property
+    def build(self) -> str | None:
+        """The build identity: RECORD's, and the files that depart from it where any do."""
+        if self.identity is None or not self.departs:
+            return self.identity
+        lines = "".join(f"{path},{got}\n" for path, got in sorted(self.departs.items()))
+        return hashlib.sha256(f"{self.identity}\n{lines}".encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@dataclass(frozen=True)
+class AllContents:
+    """By dist-info directory, and what was met on the way."""
+
+    of: dict[str, Contents]
+    problems: tuple[Problem, ...]
+    unknown: tuple[Unknown, ...]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How far to look: `watch` are shell patterns of normalised names beside the usual ones, `closely` dist-infos
+    that are hashed whatever they are called."""
+
+    watch: tuple[str, ...] = ()
+    deep: bool = False
+    closely: frozenset[str] = frozenset()
+
+    def depth(self, dist: Distribution) -> Depth:
+        if self.deep:
+            return "deep"
+        watched = any(fnmatch.fnmatchcase(dist.name, pattern) for pattern in (*WATCHED, *self.watch))
+        return "watched" if watched or dist.directory in self.closely else "stat"
+
+
+def read_contents(
+    host: Host,
+    distributions: Iterable[Distribution],
+    policy: Policy,
+    digests: Digests,
+    progress: Callable[[int], None] | None = None,
+    trust_records: bool = False,
+    mapped: Sequence[str] = (),
+) -> AllContents:
+    """Looks at every file of every distribution; `progress` is told of bytes as they are hashed.
+
+    With `trust_records` a package whose RECORD has not moved since it was last looked at is taken as it was then,
+    unless one of its files among `mapped` (paths below site-packages: the libraries of a process) has: what a stamp
+    in a training loop can afford.
+    """
+    notes = Notes()
+    reader = _Reader(host, digests, notes, progress, tuple(mapped) if trust_records else None)
+    found = {each.directory: reader.read(each, policy.depth(each)) for each in distributions}
+    return AllContents(found, tuple(notes.problems), tuple(notes.unknown))
+
+
+def all_known(host: Host, distributions: Iterable[Distribution], policy: Policy, digests: Digests) -> bool:
+    """Whether every package that must be hashed was, and its RECORD has not moved since."""
+    for dist in distributions:
+        if policy.depth(dist) == "stat":
+            continue
+        seen, key = digests.package(dist.directory), _key(host.stats(dist.directory, ("RECORD",)), 0)
+        if key[0] >= 0 and (seen is None or not seen.hashed or seen.record != key):
+            return False
+    return True
+
+
+def known_contents(digests: Digests, directory: str, key: Key, record: bytes) -> Contents:
+    """Of a package that may no longer be there: as it was last looked at, else what its RECORD promised."""
+    seen = digests.package(directory)
+    if seen is not None and seen.record == key:
+        return replace(_contents(seen, "stat"), record_key=key, installed_ns=key[1])
+    rows = normalised(parse_record(record).rows)
+    return Contents(build_identity(rows) if rows else None, files=len(rows), record_key=key, installed_ns=key[1])
+
+
+class _Reader:
+    def __init__(
+        self,
+        host: Host,
+        digests: Digests,
+        notes: Notes,
+        progress: Callable[[int], None] | None,
+        mapped: tuple[str, ...] | None,
+    ) -> None:
+        self.host = host
+        self.digests = digests
+        self.notes = notes
+        self.progress = progress
+        self.mapped = mapped
+
+    def read(self, dist: Distribution, depth: Depth) -> Contents:
+        marks = self.host.stats(dist.directory, ("RECORD", "INSTALLER"))
+        key = _key(marks, 0)
+        if key[0] < 0 and key[0] not in _ABSENT:
+            self.notes.unseen(f"contents of {dist.name}", f"RECORD: {os.strerror(-key[0])}")
+        found = self._read(dist, depth, key) if key[0] >= 0 else Contents(None)
+        return replace(
+            found, installed_ns=marks[5] or marks[1] or None, record_key=key if key[0] != -errno.ENOENT else None
+        )
+
+    def _read(self, dist: Distribution, depth: Depth, key: Key) -> Contents:
+        seen = self.digests.package(dist.directory)
+        if seen is not None and seen.record != key:
+            seen = None
+        if self.mapped is not None and seen is not None and self._taken_as_seen(dist, seen, depth, self.mapped):
+            return _contents(seen, depth)
+        rows = None if seen is not None else self._rows(dist)
+        if seen is None and rows is None:
+            return Contents(None)
+        names = _names(seen) if seen is not None else [row.path for row in rows or ()]
+        looked_at = time.time_ns()
+        stats = self.host.stats(dist.location, names)
+        if seen is not None and stats.tobytes() == seen.stats and (seen.hashed or depth == "stat"):
+            self._remember_day(dist, seen)
+            return _contents(seen, depth)
+        rows = rows if rows is not None else self._rows(dist)
+        if rows is None or len(rows) * 4 != len(stats):
+            self.notes.unseen(f"contents of {dist.name}", "RECORD changed while it was read")
+            return Contents(None)
+        return self._examine(dist, depth, key, rows, stats, seen, looked_at)
+
+    def _taken_as_seen(self, dist: Distribution, seen: SeenPackage, depth: Depth, mapped: tuple[str, ...]) -> bool:
+        """Whether every file of the package that a process maps has the stat with which it was last looked at."""
+        if depth == "stat" or not seen.hashed:
+            return depth == "stat"
+        at = {name: index for index, name in enumerate(_names(seen))}
+        mine = [name for name in mapped if name in at]
+        now, before = self.host.stats(dist.location, mine), array("q", seen.stats)
+        return all(_key(now, 4 * index) == _key(before, 4 * at[name]) for index, name in enumerate(mine))
+
+    def _rows(self, dist: Distribution) -> tuple[Row, ...] | None:
+        try:
+            record = parse_record(self.host.read(f"{dist.directory}/RECORD"))
+        except OSError as error:
+            self.notes.unseen(f"contents of {dist.name}", f"RECORD: {reason(error)}")
+            return None
+        for says in record.problems:
+            self.notes.problem("record-damaged", dist.name, f"RECORD: {says}", f"{dist.directory}/RECORD")
+        return normalised(record.rows) if record.rows else None
+
+    def _remember_day(self, dist: Distribution, seen: SeenPackage) -> None:
+        if time.time() - seen.seen_at > _DAY:
+            seen.seen_at = int(time.time())
+            self.digests.learn_package(dist.directory, seen)
+
+    def _examine(
+        self,
+        dist: Distribution,
+        depth: Depth,
+        record: Key,
+        rows: tuple[Row, ...],
+        stats: array[int],
+        seen: SeenPackage | None,
+        looked_at: int,
+    ) -> Contents:
+        """Decides for each file whether it must be hashed, and keeps the outcome."""
+        before = array("q", seen.stats) if seen is not None else None
+        known = _departs(seen) if seen is not None else {}
+        hashing = depth != "stat"
+        trust = seen is not None and (seen.hashed or not hashing)
+        departs: dict[str, str] = {}
+        size = unseen = 0
+        for index, row in enumerate(rows):
+            at = 4 * index
+            now = _key(stats, at)
+            size += max(0, now[0])
+            if before is not None and trust and now == _key(before, at):
+                if row.path in known:
+                    departs[row.path] = known[row.path]
+                continue
+            cause = hashing or before is not None or now[0] != row.size or now[1] > record[1] + AFTER_INSTALL_NS
+            if now[0] in _ABSENT:
+                departs[row.path] = MISSING
+            elif now[0] < 0:
+                unseen += 1
+                self.notes.unseen(f"{dist.location}/{row.path}", os.strerror(-now[0]))
+            elif cause:
+                got = self._digest(dist, row, now[0])
+                if got is None:
+                    unseen += 1
+                    stats[at] = 0
+                elif got != row.hash:
+                    departs[row.path] = got
+            if is_racy(now, looked_at):
+                stats[at : at + 4] = array("q", (0, 0, 0, 0))
+        made = SeenPackage(
+            record=record,
+            identity=build_identity(rows),
+            rows=len(rows),
+            size=size,
+            paths="\0".join(row.path for row in rows).encode("utf-8", "surrogateescape"),
+            stats=stats.tobytes(),
+            hashed=hashing or (trust and seen is not None and seen.hashed),
+            departs="\0".join(word for pair in departs.items() for word in pair).encode("utf-8", "surrogateescape"),
+            seen_at=int(time.time()),
+        )
+        if not unseen and not is_racy(record, looked_at):
+            self.digests.learn_package(dist.directory, made)
+        return _contents(made, depth)
+
+    def _digest(self, dist: Distribution, row: Row, size: int) -> str | None:
+        """`sha256=…` of a file as RECORD writes it; None, and a note, where it cannot be held against RECORD."""
+        path = f"{dist.location}/{row.path}"
+        if row.hash is None or not row.hash.startswith("sha256="):
+            self.notes.unseen(path, f"RECORD holds no sha256 of it but {str(row.hash).partition('=')[0]}")
+            return None
+        try:
+            digest = self.host.digest(path)
+        except FileNotFoundError:
+            return MISSING
+        except OSError as error:
+            self.notes.unseen(path, error)
+            return None
+        if self.progress is not None:
+            self.progress(size)
+        return record_hash(digest)
+
+
+def record_hash(digest: str) -> str:
+    """A hex sha256 as RECORD writes it."""
+    return "sha256=" + base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
+
+
+def _key(stats: array[int], at: int) -> Key:
+    return (stats[at], stats[at + 1], stats[at + 2], stats[at + 3])
+
+
+def _names(seen: SeenPackage) -> list[str]:
+    return seen.paths.decode("utf-8", "surrogateescape").split("\0") if seen.paths else []
+
+
+def _departs(seen: SeenPackage) -> dict[str, str]:
+    if not seen.departs:
+        return {}
+    words = seen.departs.decode("utf-8", "surrogateescape").split("\0")
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _contents(seen: SeenPackage, depth: Depth) -> Contents:
+    return Contents(seen.identity, _departs(seen), seen.rows, seen.size, depth)

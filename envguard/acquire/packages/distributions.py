@@ -1,0 +1,299 @@
+"""The distributions on an environment's path: their metadata, which of two is picked, and what is wrong with them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import urllib.parse
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import msgspec
+
+from envguard.acquire.packages.environment import Environment
+from envguard.acquire.packages.metadata import (
+    DirectUrl,
+    header_of,
+    parse_direct_url,
+    parse_headers,
+    parse_requires_txt,
+)
+from envguard.acquire.packages.record_file import RecordFile, parse_record
+from envguard.acquire.packages.shadowing import find_shadowed
+from envguard.acquire.seam.host import Host
+from envguard.acquire.section import Notes, reason
+from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Problem, Shadowed
+
+# They keep their own lists of files, and a RECORD is no part of them.
+MANAGERS = frozenset({"debian", "dpkg", "apt", "rpm", "dnf", "pacman", "portage", "nix", "guix", "conda", "apk"})
+_SYSTEM_SITE = re.compile(r"/usr/(?:lib|share)/python3[^/]*/(?:dist|site)-packages")
+_DEBIAN_FOLDER = "/lib/python3/dist-packages"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One dist-info or egg-info. `directory` is its path, `location` the folder on `sys.path` that holds it."""
+
+    name: str
+    """Normalised (PEP 503)."""
+    raw_name: str
+    version: str | None
+    directory: str
+    location: str
+    installer: str | None = None
+    requires: tuple[str, ...] = ()
+    requires_python: str | None = None
+    direct_url: DirectUrl | None = None
+    editable: str | None = None
+    """Source path of an editable install."""
+    host: Host = field(kw_only=True, repr=False, compare=False)
+
+    @cached_property
+    def record(self) -> RecordFile | None:
+        """The parsed RECORD, read when first asked for; None where there is none or it cannot be read."""
+        try:
+            return parse_record(self.host.read(f"{self.directory}/RECORD"))
+        except OSError:
+            return None
+
+    @property
+    def is_egg(self) -> bool:
+        """An egg-info: setuptools' older form, without a RECORD."""
+        return not self.directory.endswith(".dist-info")
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """`found` is in `sys.path` order, and in one folder in the order in which `importlib.metadata` meets them."""
+
+    found: tuple[Distribution, ...]
+    shadowed: tuple[Shadowed, ...] = ()
+    """Modules that another one on the path hides; distributions that lose are told by `duplicates`."""
+    problems: tuple[Problem, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+
+    def of(self, name: str) -> Distribution | None:
+        """The distribution of a normalised name that `importlib.metadata` names."""
+        return next((found for found in self.found if found.name == name), None)
+
+    def duplicates(self) -> dict[str, tuple[Distribution, ...]]:
+        """Names that more than one distribution claims, each with its claimants in order."""
+        by_name: dict[str, list[Distribution]] = {}
+        for found in self.found:
+            by_name.setdefault(found.name, []).append(found)
+        return {name: tuple(claimants) for name, claimants in by_name.items() if len(claimants) > 1}
+
+
+def managed_by(dist: Distribution) -> str | None:
+    """Who other than a Python installer put this here, and verifies it by means of its own; None where nobody did."""
+    installer = (dist.installer or "").lower()
+    if installer in MANAGERS:
+        return f"managed by {installer} (INSTALLER says so)"
+    if installer not in ("pip", "uv") and _SYSTEM_SITE.fullmatch(dist.location):
+        return f"managed by the distribution ({dist.location})"
+    return None
+
+
+def canonical(name: str) -> str:
+    """The normalised name of PEP 503, as `packaging.utils.canonicalize_name` gives it.
+
+    Written out, since that module costs a training process more to import than all the rest of a stamp.
+    """
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_distributions(host: Host, env: Environment) -> Distributions:
+    """Every distribution on the path of the environment; what is broken is a problem and never a shorter list."""
+    notes = Notes()
+    reader = _Reader(host, env, notes)
+    listings: dict[str, tuple[tuple[str, str], ...]] = {}
+    seen: set[str] = set()
+    for entry in env.sys_path:
+        real = host.realpath(entry.path)
+        if real in seen:
+            continue  # lib64 beside lib: one folder under two names
+        seen.add(real)
+        try:
+            listings[entry.path] = host.listing(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            notes.unseen(f"packages in {entry.path}", error)
+            continue
+        reader.read_folder(entry.path, listings[entry.path])
+    shadowed = find_shadowed(host, env, listings)
+    return Distributions(tuple(reader.found), shadowed, tuple(notes.problems), tuple(notes.unknown))
+
+
+class _Reader:
+    def __init__(self, host: Host, env: Environment, notes: Notes) -> None:
+        self.host = host
+        self.notes = notes
+        self.found: list[Distribution] = []
+        # Folders that an editable install put on the path: what lies there is the source itself.
+        self.sources = {line.path for line in env.pth if line.kind == "path" and _is_editable_pth(line.file)}
+
+    def read_folder(self, location: str, names: tuple[tuple[str, str], ...]) -> None:
+        """Takes every dist-info and egg-info of one folder, in the order in which importlib would."""
+        here: list[Distribution] = []
+        for name, kind in names:
+            if name.startswith("~"):
+                if name.endswith((".dist-info", ".egg-info")):
+                    says = "left behind by an install or removal that did not finish"
+                    self.notes.problem("interrupted-install", name.lstrip("~-"), says, f"{location}/{name}")
+            elif name.endswith(".dist-info") and kind in ("directory", "link"):
+                here.append(self.dist_info(location, name))
+            elif name.endswith(".egg-info") or (name == "EGG-INFO" and location.endswith(".egg")):
+                here.append(self.egg_info(location, name, kind))
+        self.found += self._in_order(location, here)
+
+    def _in_order(self, location: str, here: list[Distribution]) -> list[Distribution]:
+        names = [each.name for each in here]
+        if len(set(names)) == len(names):
+            return here
+        try:
+            order = {name: number for number, name in enumerate(self.host.order(location))}
+        except OSError as error:
+            doubled = sorted({name for name in names if names.count(name) > 1})
+            self.notes.unseen(f"which metadata of {', '.join(doubled)} importlib picks", error)
+            return here
+        return sorted(here, key=lambda each: order.get(posixpath.basename(each.directory), len(order)))
+
+    def dist_info(self, location: str, folder: str) -> Distribution:
+        directory = f"{location}/{folder}"
+        made = distribution_of(
+            self.host,
+            location,
+            folder,
+            self._metadata(directory, "METADATA", folder.partition("-")[0]),
+            self._optional(directory, "INSTALLER"),
+            self._direct_url(directory, folder.partition("-")[0]),
+        )
+        in_name = folder.removesuffix(".dist-info").partition("-")[2]
+        if in_name and made.version is not None and not _same_version(in_name, made.version):
+            says = f"METADATA says {made.version}, the folder {in_name}: two installs are mixed"
+            self.notes.problem("metadata-mismatch", made.name, says, directory)
+        return made
+
+    def egg_info(self, location: str, name: str, kind: str) -> Distribution:
+        directory = f"{location}/{name}"
+        stem = posixpath.basename(location) if name == "EGG-INFO" else name
+        raw, _, rest = stem.removesuffix(".egg-info").removesuffix(".egg").partition("-")
+        if kind == "file":
+            folder, file = posixpath.split(directory)
+            headers = parse_headers(_text(self._metadata(folder, file, raw)))
+        else:
+            headers = parse_headers(_text(self._metadata(directory, "PKG-INFO", raw)))
+        requires = tuple(headers.get("requires-dist", ()))
+        if not requires and kind != "file":
+            requires = parse_requires_txt(_text(self._optional(directory, "requires.txt")))
+        proper = next(iter(headers.get("name", ())), raw)
+        return Distribution(
+            name=canonical(proper),
+            raw_name=proper,
+            version=next(iter(headers.get("version", ())), rest.partition("-py")[0] or None),
+            directory=directory,
+            location=location,
+            installer="debian" if location.endswith(_DEBIAN_FOLDER) else None,
+            requires=requires,
+            requires_python=next(iter(headers.get("requires-python", ())), None),
+            editable=location if location in self.sources else None,
+            host=self.host,
+        )
+
+    def _metadata(self, directory: str, name: str, package: str) -> bytes:
+        path = f"{directory}/{name}"
+        try:
+            data = self.host.read(path)
+        except FileNotFoundError:
+            self.notes.problem("metadata-missing", canonical(package), f"there is no {name}", path)
+            return b""
+        except OSError as error:
+            self.notes.unseen(f"metadata of {canonical(package)}", f"{path}: {reason(error)}")
+            return b""
+        if not data.strip(b"\0 \r\n\t"):
+            says = f"{name} is empty: truncated by a cleaner or a full disk" if not data else f"{name} holds no text"
+            self.notes.problem("metadata-empty", canonical(package), says, path)
+            return b""
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            says = f"{name} is not UTF-8 (byte {error.start}); its other fields are read"
+            self.notes.problem("metadata-undecodable", canonical(package), says, path)
+        return data
+
+    def _optional(self, directory: str, name: str) -> bytes:
+        try:
+            return self.host.read(f"{directory}/{name}", 1 << 20)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            self.notes.unseen(f"{directory}/{name}", error)
+            return b""
+
+    def _direct_url(self, directory: str, package: str) -> DirectUrl | None:
+        data = self._optional(directory, "direct_url.json")
+        if not data:
+            return None
+        try:
+            return parse_direct_url(data)
+        except (msgspec.MsgspecError, ValueError) as error:
+            says = f"direct_url.json cannot be read: {error}"
+            self.notes.problem("direct-url-broken", canonical(package), says, f"{directory}/direct_url.json")
+            return None
+
+
+def distribution_of(
+    host: Host, location: str, folder: str, metadata: bytes, installer: bytes, url: DirectUrl | None = None
+) -> Distribution:
+    """A dist-info from the contents of its files, which need no longer be there."""
+    raw, _, version = folder.removesuffix(".dist-info").partition("-")
+    headers = parse_headers(_text(header_of(metadata)))
+    name = next(iter(headers.get("name", ())), raw)
+    by = _text(installer).strip().lower() or None
+    if by is None and location.endswith(_DEBIAN_FOLDER):
+        by = "debian"
+    return Distribution(
+        name=canonical(name),
+        raw_name=name,
+        version=next(iter(headers.get("version", ())), version or None),
+        directory=f"{location}/{folder}",
+        location=location,
+        installer=by,
+        requires=tuple(headers.get("requires-dist", ())),
+        requires_python=next(iter(headers.get("requires-python", ())), None),
+        direct_url=url,
+        editable=_path_of(url.url) if url is not None and url.editable else None,
+        host=host,
+    )
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _path_of(url: str) -> str:
+    """The folder of a `file://` URL."""
+    return urllib.parse.unquote(urllib.parse.urlsplit(url).path, errors="surrogateescape") or url
+
+
+def _is_editable_pth(file: str) -> bool:
+    name = posixpath.basename(file)
+    return name.startswith(("__editable__", "_")) or name == "easy-install.pth"
+
+
+def _same_version(a: str, b: str) -> bool:
+    """Wheel folders escape `-` and `!` in versions, and some builders normalise there and not in METADATA."""
+
+    def plain(text: str) -> str:
+        return re.sub(r"[^a-z0-9]+", ".", text.lower().lstrip("v"))
+
+    if a == b or plain(a) == plain(b):
+        return True
+    from packaging.version import InvalidVersion, Version  # only where two spellings must be compared
+
+    try:
+        return Version(a.replace("_", "-")) == Version(b)
+    except InvalidVersion:
+        return False

@@ -1,0 +1,237 @@
+"""When each installed distribution was installed, and what in its folder says so.
+
+Only the installer's own marks date an install: INSTALLER (else RECORD) is written last, and the birth of the
+dist-info or of the package's own folders comes first. A payload's mtime is the time when its wheel was first unpacked
+into a cache, wherever it is hard-linked from there, so it is carried as the weaker witness and never used as a date.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from envguard import clock
+from envguard.acquire.packages.record_file import build_identity
+from envguard.acquire.seam.host import Host, Stat
+from envguard.acquire.torch.torch_build import UnreadableVersion, read_version_file
+from envguard.model.evidence import Evidence, Unknown
+
+if TYPE_CHECKING:
+    from envguard.acquire.packages.distributions import Distribution, Distributions
+
+LinkMode = Literal["hardlink", "symlink", "own inode"]
+
+VERSION_FILES = ("torch", "torchvision", "torchaudio")
+SLACK_NS = 2_000_000_000
+"""mtime and btime of a file that was written once are this close; more apart, one of them was set afterwards."""
+SURVIVED_NS = 300_000_000_000
+"""A package folder born so long before its dist-info was not made by this install: it outlived an earlier one."""
+
+
+class Payload(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of the package, as a sample of how the installer placed it."""
+
+    path: str
+    link: LinkMode
+    nlink: int
+    inode: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class Install(msgspec.Struct, frozen=True, kw_only=True):
+    """One distribution with the interval in which it was installed (ns since the epoch, None where unknown)."""
+
+    name: str
+    version: str | None
+    installer: str | None
+    directory: str
+    """The dist-info (or egg-info) folder."""
+    location: str
+    requires: tuple[str, ...]
+    editable: bool
+    requested: bool
+    """REQUESTED is there: pip writes it for what was asked for, uv for every package."""
+    start_ns: int | None
+    end_ns: int | None
+    doubt: str | None
+    """Why the interval is worth less than it looks: a copied tree, a mark that was touched later."""
+    survived: str | None
+    """A folder of this package that is older than the install: it was left by an earlier one."""
+    survived_ns: int | None
+    payload: Payload | None
+    build: str | None
+    """Build identity of what is installed; None without a RECORD."""
+    full_version: str | None
+    """With the local part that `version.py` gives where METADATA leaves it out."""
+    evidence: tuple[Evidence, ...]
+
+
+class Installs(msgspec.Struct, frozen=True, kw_only=True):
+    """All installs of an environment, and what could not be seen."""
+
+    found: tuple[Install, ...]
+    unknown: tuple[Unknown, ...]
+
+
+def read_installs(host: Host, distributions: Distributions) -> Installs:
+    """Dates every distribution of an environment."""
+    owners = _owners(distributions)
+    found: list[Install] = []
+    unknown: list[Unknown] = []
+    for distribution in distributions.found:
+        try:
+            found.append(_install(host, distribution, owners))
+        except OSError as error:
+            why = f"{distribution.directory}: {error.strerror or error}"
+            unknown.append(Unknown(f"install time of {distribution.name}", why))
+    return Installs(found=tuple(found), unknown=tuple(unknown))
+
+
+def _owners(distributions: Distributions) -> Counter[str]:
+    """How many distributions have files in a top-level folder; one that several share dates none of them."""
+    count: Counter[str] = Counter()
+    for distribution in distributions.found:
+        count.update(f"{distribution.location}/{name}" for name in _top_folders(distribution))
+    return count
+
+
+def _top_folders(distribution: Distribution) -> tuple[str, ...]:
+    record = distribution.record
+    if record is None:
+        return ()
+    own = posixpath.basename(distribution.directory)
+    names = {row.path.partition("/")[0] for row in record.rows if "/" in row.path}
+    return tuple(sorted(names - {own, "..", ".", "", "__pycache__", "bin"}))
+
+
+def _install(host: Host, distribution: Distribution, owners: Counter[str]) -> Install:
+    directory = distribution.directory
+    folder = host.stat(directory)
+    marks = [(name, stat) for name in ("INSTALLER", "RECORD") if (stat := host.find(f"{directory}/{name}"))]
+    requested = host.find(f"{directory}/REQUESTED") is not None
+    evidence: list[Evidence] = []
+    end, doubt = _end(directory, folder, marks, evidence)
+    start, survived, survived_ns = _start(host, distribution, folder, owners, evidence)
+    if doubt is not None or start is None or (end is not None and start > end):
+        # The births belong to another moment than the marks: the marks alone are left.
+        start = end
+    payload = _payload(host, distribution)
+    if payload is not None:
+        evidence.append(_weak_witness(payload))
+    return Install(
+        name=distribution.name,
+        version=distribution.version,
+        installer=distribution.installer,
+        directory=directory,
+        location=distribution.location,
+        requires=distribution.requires,
+        editable=distribution.editable is not None,
+        requested=requested,
+        start_ns=start,
+        end_ns=end,
+        doubt=doubt,
+        survived=survived,
+        survived_ns=survived_ns,
+        payload=payload,
+        build=build_identity(distribution.record.rows) if distribution.record is not None else None,
+        full_version=_full_version(host, distribution),
+        evidence=tuple(evidence),
+    )
+
+
+def _end(
+    directory: str, folder: Stat, marks: list[tuple[str, Stat]], evidence: list[Evidence]
+) -> tuple[int | None, str | None]:
+    """The end of the install and what lowers its worth."""
+    if not marks:
+        evidence.append(_fact(directory, "mtime", folder.mtime_ns))
+        return folder.mtime_ns, "neither INSTALLER nor RECORD is there: dated by its folder alone"
+    name, stat = marks[0]
+    path = f"{directory}/{name}"
+    born, written = stat.btime_ns, stat.mtime_ns
+    evidence.append(_fact(path, "mtime", written))
+    if born is None:
+        return written, None
+    if born > written + SLACK_NS:
+        evidence.append(_fact(path, "btime", born))
+        return written, f"the tree was copied here later: {name} was born after it was last written"
+    if written > born + SLACK_NS:
+        # Its birth is what it was before somebody touched it; nothing else writes this file twice.
+        evidence.append(_fact(path, "btime", born))
+        return born, f"{name} was touched after the install: dated by its birth"
+    if stat.nlink > 1:
+        return written, f"{name} is hard-linked from a package cache, whose time it bears"
+    return written, None
+
+
+def _start(
+    host: Host, distribution: Distribution, folder: Stat, owners: Counter[str], evidence: list[Evidence]
+) -> tuple[int | None, str | None, int | None]:
+    """The least birth time, and a package folder that is older than this install."""
+    if folder.btime_ns is None:
+        return None, None, None
+    best = (folder.btime_ns, distribution.directory)
+    survived: str | None = None
+    survived_ns: int | None = None
+    for name in _top_folders(distribution):
+        path = f"{distribution.location}/{name}"
+        if owners[path] > 1:
+            continue
+        stat = host.find(path)
+        if stat is None or not stat.is_directory or stat.btime_ns is None:
+            continue
+        if stat.btime_ns < folder.btime_ns - SURVIVED_NS:
+            survived, survived_ns = path, stat.btime_ns
+        else:
+            best = min(best, (stat.btime_ns, path))
+    evidence.append(_fact(best[1], "btime", best[0]))
+    return best[0], survived, survived_ns
+
+
+def _payload(host: Host, distribution: Distribution) -> Payload | None:
+    """One payload file: `version.py` where there is one, since a person would look there first."""
+    record = distribution.record
+    if record is None:
+        return None
+    own = posixpath.basename(distribution.directory) + "/"
+    names = [row.path for row in record.rows if row.hash and not row.path.startswith((own, "../", "/"))]
+    if not names:
+        return None
+    name = min(names, key=lambda path: (not path.endswith("/version.py"), path.count("/"), path))
+    path = f"{distribution.location}/{name}"
+    stat = host.find(path)
+    if stat is None:
+        return None
+    link: LinkMode = "symlink" if stat.is_link else ("hardlink" if stat.nlink > 1 else "own inode")
+    return Payload(
+        path=path, link=link, nlink=stat.nlink, inode=stat.inode, mtime_ns=stat.mtime_ns, ctime_ns=stat.ctime_ns
+    )
+
+
+def _full_version(host: Host, distribution: Distribution) -> str | None:
+    """torch, torchvision and torchaudio carry a `version.py` that names the build; METADATA from PyPI does not."""
+    top = distribution.name.replace("-", "_")
+    if top in VERSION_FILES:
+        try:
+            return read_version_file(host, f"{distribution.location}/{top}/version.py").version
+        except (OSError, UnreadableVersion):
+            return distribution.version  # METADATA's word, as for every other package
+    return distribution.version
+
+
+def _fact(path: str, field: str, nanoseconds: int) -> Evidence:
+    return Evidence(witness="dist-info", path=path, field=field, value=clock.iso_ns(nanoseconds))
+
+
+def _weak_witness(payload: Payload) -> Evidence:
+    reading = {
+        "hardlink": f"{payload.nlink} hard links: when the wheel was unpacked, not when it was installed",
+        "symlink": "a link into the cache",
+        "own inode": "a file of its own",
+    }[payload.link]
+    value = f"{clock.iso_ns(payload.mtime_ns)} ({reading}; not used as a date)"
+    return Evidence(witness="payload", path=payload.path, field="mtime", value=value)

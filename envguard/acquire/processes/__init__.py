@@ -1,0 +1,1 @@
+"""Readers of living processes: of this environment's, and of the one that envguard runs in."""

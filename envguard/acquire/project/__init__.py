@@ -1,0 +1,1 @@
+"""Readers of the project: code, configuration, data, history."""

@@ -1,0 +1,1 @@
+"""Readers of what trainers leave behind: checkpoints, stamps, logs, trackers, envguard's own records."""

@@ -1,0 +1,252 @@
+"""Checkpoints as people's trainers lay them out: found by name, ordered by step, never opened.
+
+    step_690/  step-690/  checkpoint-690/  global_step690/  iter_0000690/     directories
+    epoch=3-step=690.ckpt  step_690.pt  step_690.safetensors                  files (the first also as a directory)
+
+A *run directory* directly holds checkpoints: a configured place, or a folder in it. Order is the step in the name,
+never the mtime: a copy writes the newest mtime on whatever it copies last.
+"""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from envguard.acquire.seam.host import Host, Kind, Stat
+from envguard.model.evidence import Unknown
+
+STAMP_NAME = "envguard.json"
+STAMP_SUFFIX = ".envguard.json"
+
+_EXTENSION = re.compile(r"(?:\.(?:ckpt|pt|pth|safetensors|bin|tar))+$")
+_LIGHTNING = re.compile(r"(?:^|[^A-Za-z])(?:global_)?step=(\d+)(?!\d)")
+_COMMON = re.compile(r"(?:^|.*[_.-])(?:global_?step|step|checkpoint|ckpt|iter|iteration)[_-]?(\d+)$")
+# A trainer writes under such a name first and renames: what is still called so was never finished.
+_UNFINISHED = re.compile(r"^(?:tmp|temp)[_.-]|[_.-](?:tmp|temp|partial|incomplete)(?:[_.-]|$)", re.IGNORECASE)
+# Deep enough for lightning_logs/version_0/checkpoints and for outputs/<date>/<time>/checkpoints.
+_DEPTH = 4
+_MOST_FOLDERS = 20_000
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint. `saved_ns` is the newest mtime among its own files, the stamp left out (ns since the epoch).
+
+    A directory's own mtime moves when a stamp is put into it, so it is not the time of saving.
+    """
+
+    name: str
+    path: str
+    kind: Literal["file", "directory"]
+    step: int | None
+    run_directory: str
+    mtime_ns: int
+    btime_ns: int | None
+    saved_ns: int
+    stamp_path: str | None
+
+
+@dataclass(frozen=True)
+class Disorder:
+    """Two checkpoints of one run directory whose files' times contradict their steps: copied, or saved again."""
+
+    lower: Checkpoint
+    higher: Checkpoint
+
+    @property
+    def says(self) -> str:
+        return (
+            f"{self.higher.name} has the higher step and the older files than {self.lower.name} in "
+            f"{self.lower.run_directory}: copied or saved again; the order taken is the step's"
+        )
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """What was found, by run directory and step; `roots` are the places looked in that exist."""
+
+    found: tuple[Checkpoint, ...]
+    disorder: tuple[Disorder, ...]
+    roots: tuple[str, ...]
+    unknown: tuple[Unknown, ...]
+
+    def runs(self) -> dict[str, tuple[Checkpoint, ...]]:
+        """Checkpoints by run directory, each by step."""
+        by_run: dict[str, list[Checkpoint]] = {}
+        for checkpoint in self.found:
+            by_run.setdefault(checkpoint.run_directory, []).append(checkpoint)
+        return {run: tuple(each) for run, each in by_run.items()}
+
+    def newest_run(self) -> tuple[Checkpoint, ...]:
+        """The checkpoints, by step, of the run directory whose newest checkpoint is newest; empty where none is."""
+        return max(self.runs().values(), key=lambda run: max(item.saved_ns for item in run), default=())
+
+
+def step_of(name: str) -> int | None:
+    """The step in a checkpoint's name; None for a name that no checkpoint has.
+
+    >>> [step_of(name) for name in ("iter_0000690", "epoch=3-step=690.ckpt", "step_690.pt", "last.ckpt")]
+    [690, 690, 690, None]
+    """
+    if name.startswith(".") or _UNFINISHED.search(name) or name.endswith(STAMP_SUFFIX):
+        return None
+    stem = _EXTENSION.sub("", name)
+    match = _LIGHTNING.search(stem) or _COMMON.match(stem)
+    return int(match.group(1)) if match else None
+
+
+def is_checkpoint(name: str, kind: Kind) -> bool:
+    """Whether an entry of that name and kind is a checkpoint: a file needs an extension that weights have."""
+    return step_of(name) is not None and (kind == "directory" or bool(_EXTENSION.search(name)))
+
+
+def find_checkpoints(host: Host, roots: Iterable[str]) -> Checkpoints:
+    """Every checkpoint below `roots`; a root that is not there is passed over, an unreadable one is `unknown`."""
+    search = _Search(host)
+    there = tuple(root for root in dict.fromkeys(posixpath.normpath(root) for root in roots) if search.below(root))
+    found = sorted(search.found.values(), key=_order)
+    return Checkpoints(tuple(found), tuple(_disorder(found)), there, tuple(search.unknown))
+
+
+def _order(checkpoint: Checkpoint) -> tuple[str, int, str]:
+    return checkpoint.run_directory, -1 if checkpoint.step is None else checkpoint.step, checkpoint.name
+
+
+def _disorder(found: list[Checkpoint]) -> Iterable[Disorder]:
+    for lower, higher in pairwise(found):
+        same_run = lower.run_directory == higher.run_directory
+        if same_run and lower.step != higher.step and higher.saved_ns < lower.saved_ns:
+            yield Disorder(lower, higher)
+
+
+class _Search:
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.found: dict[str, Checkpoint] = {}
+        self.unknown: list[Unknown] = []
+        self.visited: set[tuple[int, int]] = set()
+        self.refused = False
+
+    def below(self, root: str, depth: int = 0) -> bool:
+        """Searches a folder; False where there is none."""
+        try:
+            facts = self.host.stat_target(root)
+            if not facts.is_directory:
+                return False
+            if (facts.device, facts.inode) in self.visited:
+                return True  # one place configured twice, or a link that leads back up
+            self.visited.add((facts.device, facts.inode))
+            names = self.host.listing(root)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            self.unknown.append(Unknown(f"checkpoints in {root}", error.strerror or str(error)))
+            return True
+        self._take(root, names, depth)
+        return True
+
+    def _take(self, folder: str, names: tuple[tuple[str, Kind], ...], depth: int) -> None:
+        inner = []
+        for name, kind in names:
+            path = f"{folder}/{name}"
+            if step_of(name) is not None and self._add(path, name, folder, kind):
+                continue
+            if kind in ("directory", "link") and not name.startswith((".", "__")):
+                inner.append((path, kind))
+        # An environment holds thousands of folders and no checkpoint.
+        if depth >= _DEPTH or any(name == "pyvenv.cfg" for name, _ in names):
+            return
+        for path, kind in inner:
+            if len(self.visited) >= _MOST_FOLDERS:
+                if not self.refused:
+                    self.unknown.append(Unknown(f"checkpoints in {folder}", f"more than {_MOST_FOLDERS} folders"))
+                self.refused = True
+                return
+            if kind == "directory" or depth == 0:
+                self.below(path, depth + 1)
+
+    def _add(self, path: str, name: str, folder: str, kind: Kind) -> bool:
+        try:
+            checkpoint = read_checkpoint(self.host, path, folder)
+        except FileNotFoundError:
+            return kind == "link"  # a dangling link: nothing to resume from
+        except OSError as error:
+            self.unknown.append(Unknown(f"checkpoint {path}", error.strerror or str(error)))
+            return True
+        if checkpoint is None or not is_checkpoint(name, checkpoint.kind):
+            return False
+        self.found[path] = checkpoint
+        return True
+
+
+def read_checkpoint(host: Host, path: str, run_directory: str | None = None) -> Checkpoint | None:
+    """The checkpoint at `path`, whatever its name; None for what is neither file nor directory. Raises OSError."""
+    path = path.rstrip("/") or "/"
+    folder, name = posixpath.split(path)
+    facts = host.stat(path)
+    if facts.is_link:
+        facts = host.stat_target(path)
+    kind: Literal["file", "directory"]
+    if facts.is_directory:
+        kind, stamp = "directory", f"{path}/{STAMP_NAME}"
+        saved = _newest_file(host, path, facts)
+    elif facts.is_file:
+        kind, stamp, saved = "file", path + STAMP_SUFFIX, facts.mtime_ns
+    else:
+        return None
+    return Checkpoint(
+        name=name,
+        path=path,
+        kind=kind,
+        step=step_of(name),
+        run_directory=run_directory or folder or ".",
+        mtime_ns=facts.mtime_ns,
+        btime_ns=facts.btime_ns,
+        saved_ns=saved,
+        stamp_path=stamp if host.find(stamp) is not None else None,
+    )
+
+
+def _newest_file(host: Host, path: str, facts: Stat) -> int:
+    times = [facts.mtime_ns]
+    for name, kind in host.listing(path):
+        if kind != "file" or name == STAMP_NAME or name.startswith(f".{STAMP_NAME}."):
+            continue
+        try:
+            times.append(host.stat(f"{path}/{name}").mtime_ns)
+        except FileNotFoundError:
+            continue  # another rank renamed it while this one looked
+    return max(times[1:], default=times[0])
+
+
+def match_name(checkpoints: Iterable[Checkpoint], name: str) -> tuple[Checkpoint, ...]:
+    """The checkpoints that `name` may mean: of that very name (extension left out or not, run directory before it
+    or not); where there is none, of that step in whatever layout. Several are for the person to choose from."""
+    every = tuple(checkpoints)
+    wanted = name.strip("/")
+    exact = tuple(item for item in every if _is_called(item, wanted))
+    if exact or "/" in wanted:
+        return exact
+    step = int(wanted) if wanted.isdecimal() else step_of(wanted)
+    return tuple(item for item in every if step is not None and item.step == step)
+
+
+def _is_called(checkpoint: Checkpoint, wanted: str) -> bool:
+    if "/" in wanted:
+        return checkpoint.path.endswith(f"/{wanted}")
+    return wanted in (checkpoint.name, _EXTENSION.sub("", checkpoint.name))
+
+
+def nearest_names(checkpoints: Iterable[Checkpoint], name: str, most: int = 4) -> tuple[str, ...]:
+    """Names to suggest where `name` is not found: by spelling, then by distance in steps."""
+    every = {item.name: item.step for item in checkpoints}
+    step = int(name) if name.isdecimal() else step_of(name)
+    if step is None:
+        close = difflib.get_close_matches(name, every, n=most, cutoff=0.5)
+        return tuple(close or sorted(every, key=lambda each: (-(every[each] or 0), each))[:most])
+    return tuple(sorted(every, key=lambda each: (abs((every[each] or 0) - step), each))[:most])

@@ -1,0 +1,140 @@
+"""Where a run writes down what it does: JSON-lines, text logs and TensorBoard files of the usual names."""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from envguard.acquire.seam.host import Host, Stat
+from envguard.model.evidence import Unknown
+
+LogKind = Literal["jsonl", "text", "tensorboard"]
+NAMES: dict[LogKind, tuple[str, ...]] = {
+    "jsonl": ("*.jsonl", "*.ndjson", "*log*.json"),
+    "text": ("*.log", "*.out", "*.err", "*log*.txt", "train*.txt", "nohup.out"),
+    "tensorboard": ("events.out.tfevents.*",),
+}
+NOT_LOGS = ("requirements*.txt", "*.lock", "package*.json", "tokenizer*.json*", "*data*.jsonl", "*dataset*.jsonl")
+DEPTH = 2
+MOST = 200
+CHUNK = 2 << 20
+"""Bytes read at once: what a reader makes of them is many times as large."""
+LONGEST = 1 << 20
+"""Bytes that a line may have: a longer one is none that a person or a trainer wrote."""
+HEAD = 4096
+"""Bytes that are kept of one that is longer."""
+SKIP = frozenset({".git", "node_modules", "__pycache__", "site-packages", "wandb", ".venv", "venv", ".envguard"})
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One log as it lies there."""
+
+    path: str
+    kind: LogKind
+    stat: Stat
+
+
+def find_logs(
+    host: Host, places: Iterable[str], named: Iterable[str]
+) -> tuple[tuple[LogFile, ...], tuple[Unknown, ...]]:
+    """Logs in `places` to a depth of two folders, and those that configuration names (whatever they are called)."""
+    found: dict[str, LogFile] = {}
+    unknown: list[Unknown] = []
+    for path in named:
+        _named(host, path, found, unknown)
+    seen: set[str] = set()
+    stack = [(posixpath.normpath(place), 0) for place in places]
+    while stack:
+        folder, depth = stack.pop()
+        if folder in seen:
+            continue
+        seen.add(folder)
+        try:
+            names = host.listing(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            unknown.append(Unknown(f"logs in {folder}", error.strerror or str(error)))
+            continue
+        if any(name == "pyvenv.cfg" for name, _ in names):
+            continue
+        for name, kind in names:
+            path = f"{folder}/{name}"
+            if kind == "directory" and depth < DEPTH and name not in SKIP:
+                stack.append((path, depth + 1))
+            elif kind == "file" and (log := kind_of(name)) is not None and path not in found:
+                if len(found) >= MOST:
+                    unknown.append(
+                        Unknown(f"logs in {folder}", f"more than {MOST} log files; name some with `logs = `")
+                    )
+                    return _sorted(found), tuple(unknown)
+                found[path] = LogFile(path, log, host.stat(path))
+    return _sorted(found), tuple(unknown)
+
+
+def _sorted(found: dict[str, LogFile]) -> tuple[LogFile, ...]:
+    return tuple(found[path] for path in sorted(found))
+
+
+def kind_of(name: str) -> LogKind | None:
+    """What a file of that name is likely to be; None for no log."""
+    if any(fnmatch.fnmatch(name, pattern) for pattern in NOT_LOGS):
+        return None
+    for kind, patterns in NAMES.items():
+        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
+            return kind
+    return None
+
+
+def _named(host: Host, path: str, found: dict[str, LogFile], unknown: list[Unknown]) -> None:
+    try:
+        stat = host.stat_target(path)
+    except OSError as error:
+        unknown.append(Unknown(f"log {path}", error.strerror or str(error)))
+        return
+    if stat.is_directory:
+        inner, missed = find_logs(host, (path,), ())
+        found.update((log.path, log) for log in inner)
+        unknown.extend(missed)
+    else:
+        found[path] = LogFile(path, kind_of(posixpath.basename(path)) or _by_content(host, path), stat)
+
+
+def _by_content(host: Host, path: str) -> LogKind:
+    try:
+        return "jsonl" if host.read(path, 64).lstrip()[:1] == b"{" else "text"
+    except OSError:
+        return "text"  # the reader of text logs meets the same error and reports it
+
+
+def read_blocks(host: Host, log: LogFile) -> Iterator[tuple[int, bytes]]:
+    """(number of the first line, whole lines) of a log read in pieces; what is appended meanwhile is left.
+
+    Of a line beyond `LONGEST` only the beginning is handed out, so that a binary file or a hole of a gigabyte costs
+    its reading and no memory. The last line comes as it stands, with or without its newline.
+    """
+    offset, rest, number, skipping = 0, b"", 1, False
+    while offset < log.stat.size:
+        piece = host.read(log.path, min(CHUNK, log.stat.size - offset), offset)
+        if not piece:
+            break
+        offset += len(piece)
+        if skipping:
+            at = piece.find(b"\n")
+            if at < 0:
+                continue
+            piece, skipping = piece[at:], False
+        block = rest + piece
+        cut = block.rfind(b"\n") + 1
+        rest = block[cut:]
+        if len(rest) > LONGEST:
+            rest, skipping = rest[:HEAD], True
+        if cut:
+            yield number, block[:cut]
+            number += block.count(b"\n", 0, cut)
+    if rest.strip():
+        yield number, rest
