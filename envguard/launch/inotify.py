@@ -1,7 +1,7 @@
 """inotify with a mask of modifications alone, through libc.
 
 General watchers ask for every open of a file too, so that each read of a package by any process wakes the launch:
-measured at up to 2 % of a core beside a process that reads. Here the kernel tells of what changes and of nothing else.
+2 % of a core beside a process that reads. Here the kernel tells of what changes and of nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MASK = (
 )  # fmt: skip
 _EVENT = struct.Struct("=iIII")  # watch, mask, cookie, length of the name
 _READ = 1 << 18
-# Once something has changed, what follows within STEP_S belongs to it; word is passed on after LONGEST_S at the latest.
+# What follows a change within STEP_S belongs to it; word is passed on after LONGEST_S at the latest.
 STEP_S, LONGEST_S = 0.5, 1.0
 
 
