@@ -6,17 +6,20 @@ import time as _time
 from datetime import UTC, datetime, timedelta, timezone
 
 NS = 1_000_000_000
+EARLIEST_S, LATEST_S = -62_000_000_000, 253_000_000_000
+"""The years 5 to 9987: what lies beyond is told as the bound. File systems take any number, calendars do not."""
 
 
 def iso(seconds: float, digits: int = 3) -> str:
     """ISO 8601 in UTC with `digits` decimals (0, 3 or 6)."""
-    moment = datetime.fromtimestamp(seconds, UTC)
+    moment = datetime.fromtimestamp(min(max(seconds, EARLIEST_S), LATEST_S), UTC)
     return moment.isoformat(timespec={0: "seconds", 3: "milliseconds", 6: "microseconds"}[digits])
 
 
 def iso_ns(nanoseconds: int) -> str:
     """The same of a file system's nanoseconds, to the microsecond."""
-    return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=nanoseconds // 1000)).isoformat(
+    bounded = min(max(nanoseconds, EARLIEST_S * NS), LATEST_S * NS)
+    return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=bounded // 1000)).isoformat(
         timespec="microseconds"
     )
 

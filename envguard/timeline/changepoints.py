@@ -96,7 +96,9 @@ def change_points(values: Sequence[float]) -> list[int]:
     """Indexes at which the level of a positive series changes, found on its logarithm."""
     if len(values) < LEAST_ROWS:
         return []
-    bins, size = condense([math.log(value) for value in values])
+    # The logarithm of a median is the median of logarithms: taken of the few bins, not of a million values.
+    middles, size = condense(values)
+    bins = [math.log(value) for value in middles]
     sigma = noise(bins)
     steady = clip(bins, sigma)
     # Few values tell the noise badly: the penalty grows where they are few.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
@@ -59,7 +60,7 @@ def read_throughput(log: TrainLog) -> Throughput:
     rows, run_of = _steady_rows(log, runs)
     if not rows:
         return Throughput(log, runs, ())
-    rates = [log.rate[row] for row in rows]
+    rates = array("d", (log.rate[row] for row in rows))
     starts = {index for index in range(1, len(rows)) if run_of[index] != run_of[index - 1]}
     cuts = sorted({_snap(cut, starts) for cut in change_points(rates)})
     return Throughput(log, runs, tuple(_segments(rows, rates, run_of, cuts)))
@@ -97,19 +98,19 @@ def _usual_interval(log: TrainLog) -> int:
     return int(median(positive)) if positive else 0
 
 
-def _steady_rows(log: TrainLog, runs: tuple[Run, ...]) -> tuple[list[int], list[int]]:
+def _steady_rows(log: TrainLog, runs: tuple[Run, ...]) -> tuple[array[int], array[int]]:
     """Rows with a rate and without each run's warm-up, and the run that each belongs to."""
-    rows: list[int] = []
-    run_of: list[int] = []
+    # Arrays: of a million rows, lists of numbers would take as much memory as all the rest.
+    rows, run_of = array("q"), array("q")
     for number, run in enumerate(runs):
-        rated = [row for row in range(run.first, run.last + 1) if log.rate[row] > 0 and math.isfinite(log.rate[row])]
+        rated = array("q", (row for row in range(run.first, run.last + 1) if 0 < log.rate[row] < math.inf))
         kept = rated[_warm_up(log, rated) :]
         rows += kept
-        run_of += [number] * len(kept)
+        run_of += array("q", (number,)) * len(kept)
     return rows, run_of
 
 
-def _warm_up(log: TrainLog, rated: list[int]) -> int:
+def _warm_up(log: TrainLog, rated: array[int]) -> int:
     """How many leading rows are below what the run then does: compiling and filling queues, no change of level."""
     if len(rated) < 3:
         return 0
@@ -127,7 +128,7 @@ def _snap(cut: int, starts: set[int]) -> int:
     return min(near, key=lambda start: abs(start - cut)) if near else cut
 
 
-def _segments(rows: list[int], rates: list[float], run_of: list[int], cuts: list[int]) -> Iterable[Segment]:
+def _segments(rows: array[int], rates: array[float], run_of: array[int], cuts: list[int]) -> Iterable[Segment]:
     """Segments between cuts; neighbours of one level are one."""
     pending: tuple[int, int, float] | None = None
     for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
@@ -144,7 +145,7 @@ def _segments(rows: list[int], rates: list[float], run_of: list[int], cuts: list
         yield _segment(rows, run_of, *pending)
 
 
-def _segment(rows: list[int], run_of: list[int], first: int, last: int, rate: float) -> Segment:
+def _segment(rows: array[int], run_of: array[int], first: int, last: int, rate: float) -> Segment:
     return Segment(rows[first], rows[last - 1], rate, last - first, run_of[first])
 
 

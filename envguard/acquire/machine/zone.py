@@ -14,6 +14,10 @@ from zoneinfo import ZoneInfo
 from envguard.acquire.seam.host import Host, Machine
 from envguard.clock import NS
 
+EARLIEST_YEAR, LATEST_YEAR = 2000, 2100
+EARLIEST_S, LATEST_S = 946_684_800, 4_102_444_800
+"""The same in seconds since the epoch: what a record of a run or an install can name."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -65,11 +69,16 @@ def read_zone(host: Host, machine: Machine) -> Zone:
 
 
 def parse_moment(text: str, zone: Zone) -> Span | None:
-    """An ISO-like time with or without offset (`2026-05-18 20:41:07,123`); None for what is no time."""
+    """An ISO-like time with or without offset (`2026-05-18 20:41:07,123`); None for what is no time.
+
+    A placeholder (`0001-01-01`, `9999-12-31`) is none either.
+    """
     cleaned = text.strip().replace(",", ".").replace("/", "-")
     try:
         moment = datetime.fromisoformat(cleaned)
     except ValueError:
+        return None
+    if not EARLIEST_YEAR <= moment.year < LATEST_YEAR:
         return None
     if moment.tzinfo is None:
         return zone.moments(moment)
@@ -81,6 +90,6 @@ def epoch_ns(value: float) -> int | None:
     """A number as a time: seconds, milliseconds, microseconds or nanoseconds since the epoch, told by its size."""
     for scale in (NS, 1_000_000, 1000, 1):
         moment = value * scale
-        if 946_684_800 * NS <= moment <= 4_102_444_800 * NS:
+        if EARLIEST_S * NS <= moment <= LATEST_S * NS:
             return int(moment)
     return None

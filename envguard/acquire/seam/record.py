@@ -64,8 +64,13 @@ def encode(value: Any) -> bytes:
 def decode(line: bytes, kind: type[T]) -> T:
     """The reverse of `encode`; raises `MsgspecError`, `ValueError` or `RecursionError` where it does not fit."""
     if b"\\ud" in line:
-        return msgspec.convert(json.loads(line), kind)
+        return msgspec.convert(json.loads(line, parse_constant=_no_constant), kind)
     return msgspec.json.decode(line, type=kind)
+
+
+def _no_constant(text: str) -> None:
+    """NaN and Infinity are no JSON: a time that is none would surprise whoever compares it."""
+    raise ValueError(f"{text} is no number of JSON")
 
 
 PATHLESS = (
