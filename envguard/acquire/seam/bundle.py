@@ -72,7 +72,7 @@ def _evidence(record: Record) -> Iterator[bytes]:
         yield encode({"asked": record.answers[key]})
 
 
-def _add(tar: tarfile.TarFile, name: str, size: int, data: IO[bytes]) -> None:
+def _add(tar: tarfile.TarFile, name: str, size: int, data: IO[bytes] | gzip.GzipFile) -> None:
     member = tarfile.TarInfo(name)
     member.size = size
     member.mode = 0o644
