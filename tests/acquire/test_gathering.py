@@ -93,6 +93,20 @@ def test_secrets_are_overwritten_character_for_character() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "url = https://ada:hun@ter2hunter2@host/x",
+        "Authorization: Bearer ter2hunter2",
+        "https://host/blob?X-Amz-Signature=ter2hunter2",
+        "//registry/:_authToken=ter2hunter2",
+        "AccountKey=ter2hunter2",
+    ],
+)
+def test_no_part_of_a_secret_stays(line: str) -> None:
+    assert b"ter2hunter2" not in sanitised_file("/x.cfg", line.encode())
+
+
 def test_hashes_that_look_like_tokens_are_left_alone() -> None:
     record = b"torch/a.py,sha256=sk-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF,12\n"
     assert sanitised_file("/site/torch-2.dist-info/RECORD", record) is record

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.machine.probe import MARKER, Probe, run_probe
+from envguard.acquire.machine.probe import Probe, run_probe
+from envguard.acquire.machine.probe_program import MARKER
 from envguard.acquire.seam import collector
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Section

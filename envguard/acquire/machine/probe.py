@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from envguard.acquire.machine.probe_program import MARKER
+from envguard.acquire.machine import probe_program
 from envguard.acquire.seam.host import Answer, Host
 from envguard.acquire.section import Notes, Section, reason
 from envguard.model.fingerprint import Runtime
@@ -26,7 +26,7 @@ class Probe:
 def run_probe(host: Host, executable: str) -> Section[Probe]:
     """Imports torch once in `executable`."""
     notes = Notes()
-    program = importlib.resources.files("envguard.acquire").joinpath("probe_program.py").read_text("utf-8")
+    program = importlib.resources.files(probe_program.__package__).joinpath("probe_program.py").read_text("utf-8")
     try:
         answer = host.probe(executable, program)
     except OSError as error:
@@ -41,9 +41,9 @@ def run_probe(host: Host, executable: str) -> Section[Probe]:
 
 def _answer(answer: Answer) -> dict[str, Any]:
     for line in reversed(answer.out.splitlines()):
-        if line.startswith(MARKER):
+        if line.startswith(probe_program.MARKER):
             try:
-                found = json.loads(line.removeprefix(MARKER))
+                found = json.loads(line.removeprefix(probe_program.MARKER))
             except ValueError:
                 break
             return found if isinstance(found, dict) else {"error": "its answer is no object"}

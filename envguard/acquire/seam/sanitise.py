@@ -11,20 +11,17 @@ import re
 from typing import Any
 
 from envguard.acquire.project.shell_history import TELLING
+from envguard.acquire.seam.collector import SECRET_VALUE
 from envguard.acquire.seam.host import without_secrets
 
-_USER_INFO = re.compile(rb"(?<=://)[^/@\s\"'\\]{1,256}(?=@)")
+_USER_INFO = re.compile(rb"(?<=://)[^/?#\s\"'\\]{1,256}(?=@)")
 _NAMED = re.compile(
     rb"(?i)(?<![A-Za-z0-9])(?:[A-Za-z0-9]+[_-])*"
-    rb"(?:api_?key|access_?key|secret_?key|private_?key|auth_?token|access_?token|token|secret|password|passwd|"
-    rb"passphrase|credentials?|cookie|auth|wandb_key)"
-    rb"(?:[\"']?\s*[:=]\s*[\"']?|\s+)(?P<value>[^\s\"',;}\]]{8,})"
+    rb"(?:api_?key|access_?key|account_?key|secret_?key|private_?key|auth_?token|access_?token|token|secret|password|"
+    rb"passwd|passphrase|credentials?|cookie|auth|wandb_key|signature|bearer|(?:proxy-)?authorization)"
+    rb"(?:[\"']?\s*[:=]\s*[\"']?|\s+)(?:(?:bearer|basic|token)\s+)?(?P<value>[^\s\"',;}\]]{8,})"
 )
-_SHAPED = re.compile(
-    rb"(?<![A-Za-z0-9_-])(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
-    rb"AKIA[0-9A-Z]{16}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*|wandb_[A-Za-z0-9]{16,}|"
-    rb"AIza[\w-]{30,}|pypi-[\w-]{20,})"
-)
+_SHAPED = re.compile(rb"(?<![A-Za-z0-9_-])" + SECRET_VALUE.pattern.encode())
 _NUMBER = re.compile(rb"[-+0-9.eE_]+")
 _HISTORIES = (".bash_history", ".zsh_history", "fish_history")
 
@@ -56,7 +53,8 @@ def sanitised_file(path: str, data: bytes) -> bytes:
 def _mentions(data: bytes) -> bool:
     lower = data.lower()
     words = (b"key", b"token", b"secret", b"passw", b"passphrase", b"credential", b"cookie", b"auth", b"hf_", b"sk-",
-             b"akia", b"xox", b"eyj", b"aiza", b"gh", b"wandb_", b"pypi-", b"glpat-")  # fmt: skip
+             b"akia", b"xox", b"eyj", b"aiza", b"gh", b"wandb_", b"pypi-", b"glpat-",
+             b"signature", b"bearer")  # fmt: skip
     return any(word in lower for word in words)
 
 
