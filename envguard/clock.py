@@ -6,8 +6,8 @@ import time as _time
 from datetime import UTC, datetime, timedelta, timezone
 
 NS = 1_000_000_000
-EARLIEST_S, LATEST_S = -62_000_000_000, 253_000_000_000
-"""The years 5 to 9987: what lies beyond is told as the bound. File systems take any number, calendars do not."""
+EARLIEST_S, LATEST_S = -30_000_000_000, 253_000_000_000
+"""The years 1019 to 9987: what lies beyond is told as the bound. File systems take any number, calendars do not."""
 
 
 def iso(seconds: float, digits: int = 3) -> str:

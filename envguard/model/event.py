@@ -41,7 +41,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 def event_id(kind: str, subject: str, time: str | None, end: str | None) -> str:
     """The same for the same event, live or from a bundle: a digest of kind, subject and times."""
-    return hashlib.sha256("\0".join([kind, subject, time or "", end or ""]).encode()).hexdigest()[:12]
+    return hashlib.sha256("\0".join([kind, subject, time or "", end or ""]).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):

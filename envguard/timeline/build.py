@@ -75,6 +75,8 @@ def understand(survey: Survey) -> Understood:
         told, changed = log_events.throughput_events(read_throughput(log))
         events += told
         changes += changed
+        failed = log_events.loss_event(log)
+        events += [failed] if failed is not None else []
     for text in survey.text_logs:
         events += log_events.crash_events(text)
     events += _other_events(survey)

@@ -101,7 +101,7 @@ def _restore_finding(swaps: list[Swap], own: Restored, checkpoint: Checkpoint | 
         f"{lead.change.name} was brought back by envguard",
         " ".join(says),
         (*([saved] if saved is not None else []), *(swap.event for swap in swaps)),
-        (),
+        (f"packages that came later stayed: `envguard diff {own.reference}` shows what still differs",),
     )
 
 
@@ -238,6 +238,9 @@ def _caveats(lead: Swap, checkpoint: Checkpoint | None) -> tuple[str, ...]:
         found.append(f"{WITNESS[other.sightings[0].source]} names {other.version.full} ({path})")
     if checkpoint is not None and is_copy(checkpoint):
         found.append(f"{checkpoint.name} was copied here: its time is what the copy kept")
+    if not found:
+        against = f" {checkpoint.name}" if checkpoint is not None else ""
+        found.append(f"a swap alone proves no harm: `envguard diff{against}` grades what it changed")
     return tuple(found)
 
 
@@ -272,7 +275,12 @@ def removal_findings(
         title = f"{event.subject} removed"
         if checkpoint is not None:
             title += f" {clock.span(start_of(event) - checkpoint.saved_ns / clock.NS)} after {checkpoint.name}"
-        caveats = ("another environment may share the cache",) if event.confidence == "weak" else ()
+        weak = event.confidence == "weak"
+        caveats = (
+            "another environment may share the cache, and have lost it instead"
+            if weak
+            else "a chmod or chown inside the cache leaves the same trace",
+        )
         events = (event,) if saved is None else (saved, event)
         drafts.append(Draft((0, importance(event.subject) + 0.5), title, f"{event.summary}.", events, caveats))
     return drafts

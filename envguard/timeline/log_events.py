@@ -67,22 +67,21 @@ def throughput_events(rates: Throughput) -> tuple[list[Event], list[RateChange]]
     changes: list[RateChange] = []
     name = _name(log.path)
     for number, run in enumerate(rates.runs):
-        start, end = rates.time(run.first), rates.time(run.last)
-        if start is None or end is None:
+        # Rows between (of an evaluation, of settings) may have no time: the first and last that have one count.
+        timed = (row for row in range(run.first, run.last + 1) if log.time_ns[row])
+        first = next(timed, None)
+        if first is None:
             continue
-        step = log.step[run.first]
-        events.append(
-            _event(log, "run.started", name, start, f"{name}: a run starts at step {step} ({run.why})", run.first)
-        )
+        last = next(row for row in range(run.last, run.first - 1, -1) if log.time_ns[row])
+        text = f"{name}: a run starts at step {log.step[first]} ({run.why})"
+        events.append(_event(log, "run.started", name, log.time_ns[first], text, first))
         if number + 1 < len(rates.runs):
-            last = log.step[run.last]
-            events.append(
-                _event(log, "run.ended", name, end, f"{name}: the run's last line is step {last}", run.last)
-            )
+            text = f"{name}: the run's last line is step {log.step[last]}"
+            events.append(_event(log, "run.ended", name, log.time_ns[last], text, last))
     if rates.segments and (began := rates.time(rates.segments[0].first)) is not None:
-        first = rates.segments[0]
-        text = f"{name}: steady at {baseline_text(log, first)}"
-        events.append(_event(log, "run.throughput", name, began, text, first.first, to=rate_text(first.rate)))
+        steady = rates.segments[0]
+        text = f"{name}: steady at {baseline_text(log, steady)}"
+        events.append(_event(log, "run.throughput", name, began, text, steady.first, to=rate_text(steady.rate)))
     for before, after in pairwise(rates.segments):
         good, bad = rates.time(before.last), rates.time(after.first)
         if good is None or bad is None:
@@ -173,6 +172,24 @@ def _fell(old: str, new: str) -> bool:
 
 def _number(text: str) -> str:
     return f"{int(text):,}" if text.isdigit() else text
+
+
+NO_NUMBER = "the loss is not a number"
+
+
+def loss_event(log: TrainLog) -> Event | None:
+    """From which row on the loss was no number; without a time, only that it was so when the file was last written."""
+    if not log.not_finite:
+        return None
+    row = log.not_finite[0]
+    time = log.time_ns[row] or None
+    step = f" at step {log.step[row]}" if log.step[row] >= 0 else f" in line {log.line[row]}"
+    return make_event(
+        "run.ended", _name(log.path), time, None if time else log.mtime_ns,
+        f"{_name(log.path)}: {NO_NUMBER} for the first time{step}",
+        [_at(log, row, "loss", f"not finite, the first of {log.not_finite_rows:,} lines")],
+        precision_s=LOG_PRECISION_S, best="weak" if time is None or log.doubt else "strong",
+    )  # fmt: skip
 
 
 TITLES = {

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from envguard import clock
 from envguard.acquire.runs.train_log import TrainLog
+from envguard.fingerprint.units import counted
 from envguard.model.event import Event
 from envguard.timeline.causes import Cause, candidates
 from envguard.timeline.findings import Draft
 from envguard.timeline.happening import end_of, start_of
-from envguard.timeline.log_events import RateChange, baseline_text
+from envguard.timeline.log_events import NO_NUMBER, RateChange, baseline_text
 from envguard.timeline.throughput import rate_text
 
 SHOWN = 6
@@ -151,19 +152,22 @@ def _title(event: Event) -> str:
 
 def loss_findings(logs: Sequence[TrainLog], events: Sequence[Event], since: float | None) -> list[Draft]:
     """A loss that is no number is the failure, from its first row on; rows without one are counted, not charted."""
+    by_path = {log.path: log for log in logs}
     found = []
-    for log in logs:
-        if not log.not_finite:
+    for event in events:
+        log = by_path.get(event.evidence[0].path) if event.evidence else None
+        if log is None or NO_NUMBER not in event.summary or (since is not None and end_of(event) < since):
             continue
         row = log.not_finite[0]
-        time = log.time_ns[row] / clock.NS if log.time_ns[row] else None
-        if since is not None and time is not None and time < since:
-            continue
-        when = f" ({clock.iso(time, 0)})" if time else ""
-        says = f"Line {log.line[row]} of {log.path}{when} is the first of {log.not_finite_rows:,}."
+        says = f"Line {log.line[row]} of {log.path} is the first of {counted(log.not_finite_rows, 'such line')}."
         if log.without_loss:
-            says += f" {log.without_loss:,} more lines have no loss at all."
-        near = [event for event in events if event.kind == "run.started" and time and start_of(event) <= time]
-        title = f"the loss is not a number from step {log.step[row]} on"
-        found.append(Draft((4, 0.0), title, says, tuple(near[-1:]), ()))
+            says += f" {log.without_loss:,} more have no loss at all."
+        started = [other for other in events if other.kind == "run.started" and end_of(other) <= end_of(event)]
+        caveats = ["one such step can be skipped and the run go on: look whether later lines have a number again"]
+        if event.time is None:
+            caveats.append(
+                "the log has no times: when it happened is not known, only that it was before the last line"
+            )
+        title = f"{NO_NUMBER} from step {log.step[row]} on" if log.step[row] >= 0 else NO_NUMBER
+        found.append(Draft((4, 0.0), f"{title} ({event.subject})", says, (event, *started[-1:]), tuple(caveats)))
     return found

@@ -61,7 +61,7 @@ class Group:
     def id(self) -> str:
         names = sorted(f"{install.name}=={install.version}" for install in self.installs)
         text = "\0".join([self.tool or "", clock.iso_ns(self.start_ns), clock.iso_ns(self.end_ns), *names])
-        return "t" + hashlib.sha256(text.encode()).hexdigest()[:10]
+        return "t" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
 
     @property
     def names(self) -> frozenset[str]:

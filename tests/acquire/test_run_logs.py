@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 from datetime import UTC
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from envguard.acquire.runs.train_log import TrainLog, read_train_log
 from envguard.acquire.runs.wandb_runs import read_wandb_runs
 from envguard.acquire.seam.host import LiveHost
 from envguard.config import LogFields
-from envguard.timeline.log_events import crash_events, throughput_events
+from envguard.timeline.log_events import crash_events, loss_event, throughput_events
+from envguard.timeline.run_findings import loss_findings
 from envguard.timeline.throughput import read_throughput
 
 ZONE = Zone(UTC, "test")
@@ -185,3 +187,61 @@ def test_tensorboard_event_files(tmp_path: Path) -> None:
     found = read_event_file(LiveHost(), log, LogFields())
     assert found is not None
     assert (len(found), found.rate[3], found.time_ns[3]) == (30, 21500.0, (BASE + 3) * 10**9)
+
+
+HUGE = 10**400
+
+
+def test_numbers_and_times_that_no_column_holds_are_none(tmp_path: Path) -> None:
+    odd: list[object] = [HUGE, -HUGE, 1e300, True, None, [1], {"a": 1}, "x", "0001-01-01", "9999-12-31T23:59:59", -5]
+    rows: list[dict[str, object]] = [{"step": 1, "time": BASE, "tok_s": 100.0, "loss": 1.0}]
+    rows += [dict.fromkeys(("step", "time", "tok_s", "loss"), value) for value in odd]
+    path = tmp_path / "log.jsonl"
+    write(path, rows)
+    fast, (log, *_) = read(path), find_logs(LiveHost(), (), (str(path),))[0]
+    path.write_text(path.read_text() + "\n\n")  # a blank line: row by row now
+    slow = read(path)
+    assert log.kind == "jsonl"
+    assert [list(fast.time_ns), list(fast.step)] == [list(slow.time_ns), list(slow.step)]
+    assert list(fast.time_ns) == [BASE * 10**9] + [0] * len(odd)
+    assert (fast.step[1], fast.step[3]) == (-1, -1)
+    assert math.isnan(fast.rate[1])
+    assert fast.not_finite_rows == 0
+    throughput_events(read_throughput(fast))
+
+
+def test_a_loss_that_is_no_number_is_a_failure_that_rests_on_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        "".join(f'{{"step": {i}, "time": {BASE + i}, "loss": 0.5, "tok_s": 10}}\n' for i in range(5))
+        + f'{{"step": 5, "time": {BASE + 5}, "loss": NaN, "tok_s": 10}}\n{{"step": 6, "tok_s": 10}}\n'
+    )
+    log = read(path)
+    events, _ = throughput_events(read_throughput(log))
+    failed = loss_event(log)
+    assert failed is not None
+    (draft,) = loss_findings([log], [*events, failed], None)
+    assert draft.title == "the loss is not a number from step 5 on (log.jsonl)"
+    assert draft.says == f"Line 6 of {path} is the first of 1 such line. 1 more have no loss at all."
+    assert [event.kind for event in draft.events] == ["run.ended", "run.started"]
+    assert draft.caveats
+    assert loss_findings([log], [*events, failed], BASE + 60.0) == []
+
+
+@pytest.mark.parametrize("content", [b"\0", b"\xff\xfe", b"Error "])
+def test_a_line_without_end_costs_its_reading_and_no_memory(tmp_path: Path, content: bytes) -> None:
+    """A hole of a gigabyte, as a crashed machine leaves one, and a binary file of a log's name."""
+    path = tmp_path / "train.log"
+    with path.open("wb") as stream:
+        stream.write(b"2026-05-18 10:00:00 start\n" + content * 1000)
+        stream.truncate(1 << 30)
+        stream.seek(1 << 30)
+        stream.write(b"\n2026-05-18 10:00:01 go\ntorch.OutOfMemoryError: CUDA out of memory. GPU 3\n")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (file,), _ = find_logs(LiveHost(), (), (str(path),))
+    log = read_text_log(LiveHost(), file, ZONE)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 64 << 10
+    assert [(mark.kind, mark.line, mark.gpu) for mark in log.marks if mark.kind == "oom"] == [("oom", 4, "3")]
+    assert log.first is not None
+    assert log.last is not None
+    assert log.last.start_ns - log.first.start_ns == 10**9

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from envguard import clock
 from envguard.acquire.machine.boots import ClockStep, parse_wtmp
 from envguard.acquire.machine.zone import Zone, epoch_ns, parse_moment
 from envguard.clock import NS
@@ -114,3 +115,16 @@ def test_what_is_no_time_and_no_kind_is_refused_with_a_hint() -> None:
         parse_kinds(["pakage"])
     assert caught.value.hint == "did you mean `package`?"
     assert parse_kinds(["package"]) == {"package.installed", "package.replaced", "package.removed"}
+
+
+@pytest.mark.parametrize("text", ["0001-01-01", "9999-12-31T23:59:59", "1970-01-01T00:00:00Z", "2100-01-01"])
+def test_a_placeholder_is_no_time(text: str) -> None:
+    assert parse_moment(text, BERLIN) is None
+
+
+def test_times_of_a_file_that_no_calendar_has_are_told_as_the_bound() -> None:
+    assert clock.iso_ns(1 << 62).startswith("2116")
+    assert clock.iso_ns(10**30)[:4] == clock.iso(1e30)[:4] == "9987"
+    assert clock.iso_ns(-(10**30))[:4] == clock.iso(-1e30)[:4] == "1019"
+    for text in (clock.iso_ns(10**30), clock.iso_ns(-(10**30))):
+        assert clock.local(text, 14 * 3600)[:4] == text[:4]

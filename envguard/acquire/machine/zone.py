@@ -7,6 +7,7 @@ apt, dpkg, wtmp's readers and most trainers write local time without an offset. 
 from __future__ import annotations
 
 import io
+import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
@@ -62,8 +63,9 @@ def read_zone(host: Host, machine: Machine) -> Zone:
     path = host.realpath("/etc/localtime")
     try:
         rules = ZoneInfo.from_file(io.BytesIO(host.read(path, 1 << 20)), key=None)
-    except (OSError, ValueError):
-        offset = timezone(timedelta(seconds=machine.utc_offset))
+    except (OSError, ValueError, IndexError, struct.error):  # the last three: what is no file of rules, or a torn one
+        known = machine.utc_offset if abs(machine.utc_offset) < 86400 else 0
+        offset = timezone(timedelta(seconds=known))
         return Zone(offset, "the offset of now: /etc/localtime cannot be read")
     return Zone(rules, "/etc/localtime")
 

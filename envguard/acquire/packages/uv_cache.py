@@ -388,7 +388,7 @@ def index_digest(url: str) -> str:
     It is one-way: a candidate URL can be tested, the URL is not stored. User info is no part of it.
     """
     canonical = re.sub(r"(?<=://)[^/@]+@", "", url).rstrip("/")
-    return _seahash(canonical.encode() + b"\xff").to_bytes(8, "little").hex()
+    return _seahash(canonical.encode("utf-8", "surrogatepass") + b"\xff").to_bytes(8, "little").hex()
 
 
 def _seahash(data: bytes) -> int:

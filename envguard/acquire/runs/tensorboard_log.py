@@ -44,7 +44,7 @@ def read_event_file(host: Host, log: LogFile, configured: LogFields) -> TrainLog
                 rows.setdefault(event.step, {})[role] = (event.wall_time, number)
     if not {"tok_s", "loss"} & names.keys():
         return None
-    return _columns(TrainLog(log.path, names), rows)
+    return _columns(TrainLog(log.path, names, mtime_ns=log.stat.mtime_ns), rows)
 
 
 def _records(data: bytes) -> list[bytes]:

@@ -78,6 +78,8 @@ class TrainLog:
     without_loss: int = 0
     unread: int = 0
     """Lines that are no JSON object."""
+    mtime_ns: int = 0
+    """When the file was last written: all that is known of rows without a time."""
     doubt: str | None = None
     """Why its times are worth less: local time in an hour that came twice."""
 
@@ -100,7 +102,7 @@ def read_train_log(host: Host, log: LogFile, configured: LogFields, zone: Zone) 
     names = field_names(host, log.path, configured)
     if not {"step", "tok_s", "loss"} & names.keys():
         return None
-    reader = RowReader(TrainLog(log.path, names), zone)
+    reader = RowReader(TrainLog(log.path, names, mtime_ns=log.stat.mtime_ns), zone)
     for first, block in read_blocks(host, log):
         reader.take(first, block)
     reader.log.held.sort(key=lambda item: item.row)

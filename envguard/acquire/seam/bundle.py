@@ -138,6 +138,8 @@ def _take(record: Record, line: bytes, where: str) -> None:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BundleError(f"{where}: {error}") from error
     if taken.node is not None:
+        if taken.node.path in record.nodes:
+            raise BundleError(f"{where}: {taken.node.path!r} is told twice")
         record.nodes[taken.node.path] = taken.node
     if taken.asked is not None:
         _check_answer(taken.asked, where)
@@ -168,13 +170,13 @@ def _check_answer(asked: Asked, where: str) -> None:
         return
     try:
         msgspec.convert(asked.value, _ANSWERS[asked.operation])
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # msgspec's, and that of a message that cannot be written down
         raise BundleError(f"{where}: the answer to {asked.operation!r}: {error}") from error
 
 
 def _check_contents(path: str, record: Record) -> None:
     for node in record.nodes.values():
-        named = [node.content] if node.content else []
+        named = [node.content] if node.content is not None else []
         for name in [*named, *(piece[2] for piece in node.pieces)]:
             if name not in record.contents:
                 raise BundleError(f"{path}: the recorded content of {node.path} is missing")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -20,7 +20,11 @@ T = TypeVar("T")
 
 # (kind, mode, size, nlink, uid, gid, inode, device, mtime, ctime, btime | None), as the collector gives it.
 # The kinds are spelled out: one of another kind is refused, and a hundred thousand files share four words.
-RawStat = tuple[Kind, int, int, int, int, int, int, int, int, int, int | None]
+# Sizes and times are held to 64 bits: columns of numbers take no more.
+Signed = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+RawStat = tuple[Kind, int, Signed, int, int, int, int, int, Signed, Signed, Signed | None]
+INODE_BITS = (1 << 63) - 1
+"""Overlay and cluster file systems set the top bit of an inode: kept to what a signed number holds."""
 
 
 class Node(msgspec.Struct, omit_defaults=True):
@@ -37,7 +41,7 @@ class Node(msgspec.Struct, omit_defaults=True):
     pieces: tuple[tuple[int, int | None, str], ...] = ()
     """(offset, limit, sha256 of the bytes) of partial reads."""
     digest: str | None = None
-    key: tuple[int, int, int, int] | None = None
+    key: tuple[Signed, Signed, Signed, Signed] | None = None
     """(size, mtime, ctime, inode) of what the path leads to, or (-errno, 0, 0, 0), where only that was asked for."""
     order: tuple[str, ...] | None = None
     """Names in the order in which the kernel gave them."""
@@ -167,7 +171,7 @@ class Record:
     def _learn_key(node: Node, key: tuple[int, int, int, int]) -> None:
         # Of a plain file that was walked the stat says it all already, and there are a hundred thousand of them.
         facts = node.stat
-        if facts is None or facts[0] != "file" or (facts[2], facts[8], facts[9], facts[6]) != key:
+        if facts is None or facts[0] != "file" or (facts[2], facts[8], facts[9], facts[6] & INODE_BITS) != key:
             node.key = key
 
     def _learn_walk(self, root: str, skip: tuple[str, ...], found: Any, failed: Any) -> None:

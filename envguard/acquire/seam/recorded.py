@@ -9,7 +9,7 @@ import posixpath
 from typing import Any
 
 from envguard.acquire.seam.host import Host, NotRecorded
-from envguard.acquire.seam.record import PATHLESS, Node, RawStat, Record
+from envguard.acquire.seam.record import INODE_BITS, PATHLESS, Node, RawStat, Record
 from envguard.acquire.seam.sanitise import sanitised
 
 
@@ -162,7 +162,7 @@ class BundleHost(Host):
                 flat += (-(error.errno or errno.EIO), 0, 0, 0)
                 continue
             size = facts[2] if facts[0] == "file" else -errno.EISDIR
-            flat += (size, facts[8], facts[9], facts[6]) if size >= 0 else (size, 0, 0, 0)
+            flat += (size, facts[8], facts[9], facts[6] & INODE_BITS) if size >= 0 else (size, 0, 0, 0)
         return flat
 
     def _order(self, path: str) -> tuple[str, ...]:

@@ -71,7 +71,10 @@ class RemoteHost(Host):
             )
         except OSError as error:
             self._stderr.close()
-            raise RemoteError(f"--via: {words[0]} cannot be started: {error.strerror or error}") from error
+            raise RemoteError(
+                f"--via: {words[0]} cannot be started: {error.strerror or error}",
+                "its first word is a program of this machine: `ssh`, `docker`, `pct`",
+            ) from error
         self._buffer = b""
         try:
             self._start(chdir)
@@ -141,10 +144,13 @@ class RemoteHost(Host):
                         return value
             if line.startswith(b"envguard-old"):
                 version = line.decode("ascii", "replace").split()[-1]
-                raise RemoteError(f"python3 over there is {version}; 3.8 or newer is needed")
+                raise RemoteError(
+                    f"python3 over there is {version}; 3.8 or newer is needed",
+                    "put a newer python3 first on PATH over there",
+                )
             noise += len(line)
             if noise > MOST_NOISE or line.startswith(b"import os, sys, json"):  # an echo of what was sent
-                raise RemoteError(f"`{self.label}` prints something else than the collector's answers")
+                raise RemoteError(f"`{self.label}` prints something else than the collector's answers", self._quiet())
 
     def _send(self, data: bytes) -> None:
         assert self._process.stdin is not None
@@ -166,13 +172,15 @@ class RemoteHost(Host):
             while b"\n" not in pieces[-1]:
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
-                    raise RemoteError(f"`{self.label}` has not answered for {timeout:.0f} s")
+                    raise RemoteError(f"`{self.label}` has not answered for {timeout:.0f} s", self._quiet())
                 piece = self._process.stdout.read1(1 << 20)  # type: ignore[attr-defined]
                 if not piece:
                     raise self._died()
                 total += len(piece)
                 if total > MOST_LINE:
-                    raise RemoteError(f"`{self.label}` sent an answer of more than {MOST_LINE >> 20} MB")
+                    raise RemoteError(
+                        f"`{self.label}` sent an answer of more than {MOST_LINE >> 20} MB", self._quiet()
+                    )
                 pieces.append(piece)
         line, _, self._buffer = b"".join(pieces).partition(b"\n")
         return line
@@ -184,10 +192,13 @@ class RemoteHost(Host):
         self._stderr.seek(0)
         said = [line for line in self._stderr.read().decode("utf-8", "replace").splitlines() if line.strip("> .")]
         last = said[-1].lstrip("> ").strip() if said else "it said nothing"
-        return RemoteError(
-            f"`{self.label}` ended (exit code {code}): {last}",
-            f"`{self.label} python3 --version` has to work without a question",
-        )
+        return RemoteError(f"`{self.label}` ended (exit code {code}): {last}", self._quiet())
+
+    def _no_answer(self, line: bytes) -> RemoteError:
+        return RemoteError(f"`{self.label}` sent something that is no answer: {line[:80]!r}", self._quiet())
+
+    def _quiet(self) -> str:
+        return f"`{self.label} python3 --version` has to work, without a question, and print nothing else"
 
     def call(self, operation: str, *arguments: Any) -> Any:
         if operation in ("stat", "listing"):
@@ -235,9 +246,9 @@ class RemoteHost(Host):
             try:
                 answer = json.loads(line)
             except ValueError as error:
-                raise RemoteError(f"`{self.label}` sent something that is no answer: {line[:80]!r}") from error
+                raise self._no_answer(line) from error
             if not isinstance(answer, dict) or not {"value", "bytes", "error"} & answer.keys():
-                raise RemoteError(f"`{self.label}` sent something that is no answer: {line[:80]!r}")
+                raise self._no_answer(line)
             self._known[key] = answer
 
 
@@ -311,4 +322,7 @@ def _text(host: Host, path: str) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InputError(f"{path} over there cannot be read: {error.strerror or error}") from error
+        raise InputError(
+            f"{path} over there cannot be read: {error.strerror or error}",
+            "ask for the right to read it over there, or name another folder with `--chdir`",
+        ) from error
