@@ -31,6 +31,6 @@ def render(report: CollectReport, size: int, seen: Survey, verbose: bool) -> Cal
                     console.print(printable(f"  no {item.witness}: {item.why}"), style="dim")
             else:
                 names = ", ".join(item.witness for item in report.unavailable)
-                console.print(printable(f"no witness of these kinds (-v says why): {names}"), style="dim")
+                console.print(printable(f"not available here (-v says why): {names}"), style="dim")
 
     return show

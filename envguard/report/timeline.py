@@ -171,7 +171,7 @@ class View:
                 for name, item in zip(names, missing, strict=True):
                     self.indented(f"no {name}: {item.why}", 2, "dim")
             else:
-                self.indented(f"no witness of these kinds (-v says why): {', '.join(names)}", 0, "dim")
+                self.indented(f"not available here (-v says why): {', '.join(names)}", 0, "dim")
 
 
 def write_page(path: Path, show: Callable[[Console], None], title: str) -> None:

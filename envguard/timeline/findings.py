@@ -18,8 +18,8 @@ STACK = ("torch", "triton", "pytorch-triton", "torchvision", "torchaudio", "flas
 
 
 WITNESS = {
-    "process": "a process that still maps it",
-    "removal": "the uv cache (unlinked in that moment)",
+    "process": "a process that still runs it",
+    "removal": "the uv cache (removed from here at that moment)",
     "stamp": "a stamp",
     "journal": "envguard's journal",
     "wandb": "W&B",
@@ -146,27 +146,31 @@ def _swap_finding(
     lead = swaps[0]
     title = gap(lead, checkpoint) if checkpoint is not None else f"{lead.change.name} replaced"
     parts = [f"{lead.change.name} {lead.change.from_ or '(version unknown)'} → {lead.change.to} in one {_tool(run)}"]
-    parts[0] += f", asked for {_names(run.roots)}." if run.roots else "."
+    parts[0] += f" that was asked for {_names(run.roots)}." if run.roots else "."
     parts.append(why(lead.change, run))
     others = [f"{swap.change.name} {swap.change.from_ or '?'} → {swap.change.to}" for swap in swaps[1:]]
     if others:
         parts.append(f"Replaced with it: {', '.join(others[:6])}{_more(others, 6)}.")
     if gone:
         parts.append(f"Removed: {_names(tuple(event.subject for event in gone))}.")
-    parts += _build_before(lead)
     events = [swap.event for swap in swaps]
     if checkpoint is not None and saved is not None:
         if earlier is None:
-            parts.append(f"{checkpoint.name} was saved before the swap: it is clean, of the build before.")
+            parts.append(f"{checkpoint.name} was saved before that: it is clean, made with the old build.")
         events.insert(0, saved)
+    # Where it was replaced twice, the build that this run took away need not be the checkpoint's.
+    parts += _build_before(lead, checkpoint if earlier is None else None)
     caveats = _caveats(lead, checkpoint)
     if checkpoint is not None and earlier is not None:
         told = f"{earlier.from_ or '?'} → {earlier.to or '?'}"
         caveats = (
-            f"it was replaced once more around then ({told}): {checkpoint.name} may be of the one before",
+            f"{lead.change.name} was replaced once more around then ({told}): {checkpoint.name} may be from before that",
             *caveats,
         )
         events.append(earlier)
+    if not caveats:
+        against = f" {checkpoint.name}" if checkpoint is not None else ""
+        caveats = (f"a swap alone proves no harm: `envguard diff{against}` grades what it changed",)
     return Draft(
         (0, importance(lead.change.name), -float(lead.group.start_ns)),
         title,
@@ -176,7 +180,7 @@ def _swap_finding(
     )
 
 
-def _build_before(lead: Swap) -> list[str]:
+def _build_before(lead: Swap, checkpoint: Checkpoint | None) -> list[str]:
     """Where the build before is still known from, and whether it can be brought back."""
     if not lead.change.previous:
         return []
@@ -184,14 +188,20 @@ def _build_before(lead: Swap) -> list[str]:
     parts = [f"CUDA {best.cuda}"] if best.cuda else []
     parts += [f"git {best.git_version[:10]}"] if best.git_version else []
     about = f" ({', '.join(parts)})" if parts else ""
-    known = f"The build before{about} is named by {_names(tuple(WITNESS[name] for name in best.witnesses))}"
+    known = f"The old build{about} is known from {_listed(tuple(WITNESS[name] for name in best.witnesses))}."
     if best.restorable is None:
-        return [f"{known}; no copy of it is in a uv cache that was seen."]
-    return [f"{known}; it lies in {best.restorable} and can be restored."]
+        return [known, "No copy of it is in a uv cache that was seen."]
+    how = f": `envguard restore {checkpoint.name}`" if checkpoint is not None else ""
+    return [known, f"A copy lies in {best.restorable} and can be restored{how}."]
 
 
 def _tool(run: Transaction) -> str:
-    return f"{run.tool} transaction" if run.tool else "transaction"
+    return f"run of {run.tool}" if run.tool else "install run"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def _names(names: tuple[str, ...]) -> str:
@@ -238,9 +248,6 @@ def _caveats(lead: Swap, checkpoint: Checkpoint | None) -> tuple[str, ...]:
         found.append(f"{WITNESS[other.sightings[0].source]} names {other.version.full} ({path})")
     if checkpoint is not None and is_copy(checkpoint):
         found.append(f"{checkpoint.name} was copied here: its time is what the copy kept")
-    if not found:
-        against = f" {checkpoint.name}" if checkpoint is not None else ""
-        found.append(f"a swap alone proves no harm: `envguard diff{against}` grades what it changed")
     return tuple(found)
 
 
@@ -250,14 +257,14 @@ def stale_findings(events: tuple[Event, ...]) -> list[Draft]:
     if not stale:
         return []
     one = len(stale) == 1
-    title = f"{len(stale)} running process{'' if one else 'es'} still on what was replaced"
+    title = f"{len(stale)} process{' still runs' if one else 'es still run'} what was replaced"
     says = "; ".join(event.summary for event in stale[:4]) + _more(stale, 4)
     says += (
         ". What it saves comes from the old build; after a restart it runs the new one."
         if one
         else (". What they save comes from the old build; after a restart they run the new one.")
     )
-    caveat = "only mapped files show this: of the Python modules, those imported before are old and later ones new"
+    caveat = "known from the libraries that are loaded: a Python module that is imported only now comes from the new install"
     return [Draft((1, 0.0), title, says, tuple(stale), (caveat,))]
 
 

@@ -47,7 +47,7 @@ def _same(first: Sighting, second: Sighting) -> bool:
 def _event(name: str, before: Sighting, after: Sighting) -> Event:
     assert before.time_ns is not None
     assert after.time_ns is not None
-    text = f"{name} {before.version.full} → {after.version.full}, some time between these two records"
+    text = f"{name} {before.version.full} → {after.version.full}, some time between two records"
     return make_event(
         "package.replaced",
         name,

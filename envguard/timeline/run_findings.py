@@ -46,13 +46,13 @@ def _fall(change: RateChange, causes: list[Cause]) -> Draft:
     title += " with a new run" if change.restarted else f" at step {log.step[change.after.first]}"
     apart = clock.span((change.first_bad_ns - change.window_ns) / clock.NS)
     window = (
-        f"the {apart} from the start of the good run to the first bad line (a process keeps what it loaded)"
+        f"the {apart} from the start of the good run to the first bad line"
         if change.restarted
         else f"the {apart} between the last good line and the first bad one"
     )
     says = [f"Before: {baseline_text(log, change.before)}, steady over {change.before.rows:,} lines."]
     if causes:
-        says.append(f"Likeliest of what changed in {window}: {causes[0].event.summary}.")
+        says.append(f"Likeliest cause among what changed in {window}: {causes[0].event.summary}.")
     else:
         says.append(f"No witness knows of a change in {window}.")
     shown = [cause.event for cause in causes[:SHOWN]]
@@ -79,7 +79,7 @@ def _caveats(change: RateChange, causes: list[Cause]) -> list[str]:
     if change.after.rows < 20:
         found.append(f"only {change.after.rows} lines are at the new level")
     if causes:
-        found.append("that one came before the other proves nothing: put one thing back at a time")
+        found.append("coming before proves nothing: put one thing back at a time, and measure")
     return found
 
 

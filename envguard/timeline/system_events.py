@@ -133,7 +133,7 @@ def cache_events(caches: Iterable[CacheTimes]) -> Iterable[Event]:
             evidence = [
                 Evidence(witness="compile-cache", path=cache.path, field="btime", value=clock.iso_ns(cache.born_ns))
             ]
-            text = f"{_name(cache.path)} was made (the directory's birth); it now holds {size}"
+            text = f"{_name(cache.path)} was created (the directory's birth time); it now holds {size}"
             yield make_event("compile_cache.created", cache.path, cache.born_ns, None, text, evidence, to=size)
         if cache.newest_ns is not None:
             evidence = [

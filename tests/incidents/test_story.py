@@ -57,7 +57,7 @@ def test_when_was_the_checkpoint_saved_and_is_it_clean(bundle: Path) -> None:
         "name": "step_690", "path": f"{story.CHECKPOINTS}/step_690", "step": 690,
         "time": "2026-05-18T18:41:07.400000+00:00", "stamped": False,
     }  # fmt: skip
-    assert "step_690 was saved before the swap: it is clean" in found["findings"][0]["says"]
+    assert "step_690 was saved before that: it is clean, made with the old build." in found["findings"][0]["says"]
 
 
 def test_when_was_torch_replaced_by_what_and_forced_by_whom(bundle: Path) -> None:
@@ -184,3 +184,10 @@ def test_the_page_holds_the_same_findings(bundle: Path, tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     assert "torch replaced 11 min 04 s after step_690" in text
     assert text.startswith("<!DOCTYPE html>")
+
+
+def test_every_finding_rests_on_events_and_says_what_speaks_against_it(bundle: Path) -> None:
+    for arguments in ((), ("--since-checkpoint", "step_690")):
+        for finding in answer(bundle, *arguments)["findings"]:
+            assert finding["because"], finding["title"]
+            assert finding["caveats"], finding["title"]
