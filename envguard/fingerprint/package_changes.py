@@ -9,7 +9,7 @@ from envguard.fingerprint.requirements import Requirements, check_requirements, 
 from envguard.fingerprint.rules import Change, is_torch_stack
 from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Fingerprint, Package, Torch
+from envguard.model.fingerprint import Fingerprint, Package, Shadowed, Torch
 
 TRITONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm")
 _FILES_NAMED = 4
@@ -193,11 +193,26 @@ def _cuda_build(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
 
 
 def _shadowed(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
-    known = {(item.name, item.wins, item.loses) for item in a.shadowed}
+    known = {_places(a, item) for item in a.shadowed}
     for item in b.shadowed:
-        if (item.name, item.wins, item.loses) not in known:
+        if _places(b, item) not in known:
             detail = f"{item.name} is there twice: import picks {item.wins}, which hides {item.loses}"
             yield Change("packages", item.name, "shadowed", None, item.wins, detail)
+
+
+def _places(fingerprint: Fingerprint, item: Shadowed) -> tuple[str, str, str]:
+    """Who hides whom, by paths within the environment and the code: two nodes have them at different places."""
+    roots = [(fingerprint.python.prefix, "{prefix}")]
+    roots += [(tree.path, f"{{code {number}}}") for number, tree in enumerate(fingerprint.code or ())]
+    roots.sort(key=lambda root: -len(root[0]))  # a venv within its project is no part of the code
+
+    def within(path: str) -> str:
+        for root, name in roots:
+            if path == root or path.startswith(f"{root}/"):
+                return name + path[len(root) :]
+        return path
+
+    return item.name, within(item.wins), within(item.loses)
 
 
 def _requirements(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:

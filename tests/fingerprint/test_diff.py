@@ -202,6 +202,20 @@ def test_a_package_that_shadows_another() -> None:
     assert drifts(replace(BASE, shadowed=(hides,)), replace(BASE, shadowed=(hides,))) == {}
 
 
+def test_what_shadows_is_the_same_at_another_prefix() -> None:
+    def at(prefix: str, project: str, wins: str) -> Fingerprint:
+        hides = Shadowed(name="utils", wins=wins, loses=f"{prefix}/lib/python3.11/site-packages/utils/__init__.py")
+        python, code = replace(BASE.python, prefix=prefix), (replace(tree(), path=project),)
+        return replace(BASE, python=python, code=code, shadowed=(hides,))
+
+    here = at("/srv/a/.venv", "/srv/a", "/srv/a/.venv/lib/utils.py")
+    assert ("packages", "utils") not in drifts(at("/node2/.venv", "/node2", "/node2/.venv/lib/utils.py"), here)
+    assert ("packages", "utils") in drifts(at("/node2/.venv", "/node2", "/node2/.venv/other/utils.py"), here)
+    assert ("packages", "utils") in drifts(at("/node2/.venv", "/node2", "/srv/a/.venv/lib/utils.py"), here)
+    of_code = at("/srv/a/.venv", "/srv/a", "/srv/a/utils.py")
+    assert ("packages", "utils") not in drifts(at("/node2/.venv", "/node2", "/node2/utils.py"), of_code)
+
+
 def test_a_broken_requirement_names_the_line() -> None:
     needs = package("transformers", "5.6.0", requires=("tokenizers<0.23,>=0.22", "torch>=2.4 ; extra == 'torch'"))
     a = with_packages(needs, package("tokenizers", "0.22.1"))
