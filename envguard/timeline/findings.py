@@ -164,7 +164,7 @@ def _swap_finding(
     if checkpoint is not None and earlier is not None:
         told = f"{earlier.from_ or '?'} → {earlier.to or '?'}"
         caveats = (
-            f"{lead.change.name} was replaced once more around then ({told}): {checkpoint.name} may be from before that",
+            f"{lead.change.name} was also replaced around then ({told}): {checkpoint.name} may be older than that",
             *caveats,
         )
         events.append(earlier)
@@ -264,7 +264,7 @@ def stale_findings(events: tuple[Event, ...]) -> list[Draft]:
         if one
         else (". What they save comes from the old build; after a restart they run the new one.")
     )
-    caveat = "known from the libraries that are loaded: a Python module that is imported only now comes from the new install"
+    caveat = "known from the libraries that are loaded: a module that is imported only now comes from the new install"
     return [Draft((1, 0.0), title, says, tuple(stale), (caveat,))]
 
 

@@ -178,7 +178,7 @@ NO_NUMBER = "the loss is not a number"
 
 
 def loss_event(log: TrainLog) -> Event | None:
-    """From which row on the loss was no number; without a time, only that it was so when the file was last written."""
+    """From which row on the loss was no number; without a time, only that it was so at the file's last writing."""
     if not log.not_finite:
         return None
     row = log.not_finite[0]

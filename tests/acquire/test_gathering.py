@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 
 from envguard.acquire.gathering import open_bundle
 from envguard.acquire.seam import bundle
+from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.seam.record import Record
+from envguard.acquire.seam.recorded import BundleHost, RecordingHost
 from envguard.acquire.seam.sanitise import sanitised_file
 from envguard.demo.stage import Stage
 from envguard.errors import InputError
@@ -201,3 +204,44 @@ def test_paths_that_are_no_text_survive(tmp_path: Path) -> None:
     stream.seek(0)
     loaded, _ = bundle.load("x", stream)
     assert "/odd-\udcff" in loaded.nodes
+
+
+@pytest.mark.parametrize(
+    ("evidence", "message"),
+    [
+        (line(node={"path": "/a", "link": "b"}) + line(node={"path": "/a", "link": "c"}), "is told twice"),
+        (line(node={"path": "/a", "content": ""}), "is missing"),
+        (line(node={"path": "/a", "stat": ["pipe", *[0] * 10]}), "evidence line 1"),
+        (line(node={"path": "/a", "stat": ["file", 0, 1 << 70, *[0] * 8]}), "evidence line 1"),
+        (line(asked={"operation": "withheld", "arguments": [], "value": {"\ud800": 1}}), "evidence line 1"),
+        (line(asked={"operation": "machine", "arguments": ["\udcff"], "value": {**MACHINE, "now": math.nan}}),
+         "NaN is no number"),
+    ],
+)  # fmt: skip
+def test_evidence_that_no_machine_gives_is_refused(tmp_path: Path, evidence: bytes, message: str) -> None:
+    path = tmp_path / "hostile.bundle"
+    path.write_bytes(made({"evidence.jsonl": evidence}))
+    with pytest.raises(InputError) as caught:
+        open_bundle(str(path))
+    assert message in str(caught.value)
+
+
+def test_a_long_log_is_kept_packed_and_read_in_any_pieces(tmp_path: Path) -> None:
+    """Of a log of a million lines neither collecting nor reading may hold the text: 300 MB is the limit."""
+    log = tmp_path / "train.log"
+    log.write_bytes(b"".join(b"2026-05-18 20:00:00 step %d loss 3.1\n" % number for number in range(400_000)))
+    live = RecordingHost(LiveHost())
+    size = live.stat(str(log)).size
+    whole = b"".join(live.read(str(log), 1 << 20, offset) for offset in range(0, size, 1 << 20))
+    assert live.record.contents.total >= size
+    assert live.record.contents.held < size / 3
+    stream = io.BytesIO()
+    bundle.save(live.record, {}, stream)
+    stream.seek(0)
+    loaded, _ = bundle.load("x", stream)
+    assert loaded.contents.held < size / 3
+    host = BundleHost(loaded, "x")
+    for limit in (1 << 20, 777_777, 5 << 20):
+        read = [host.read(str(log), min(limit, size - offset), offset) for offset in range(0, size, limit)]
+        assert b"".join(read) == whole
+    assert host.read(str(log), 1 << 20, size - 10) == whole[-10:]
