@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from envguard.restore.service import Request
 
 
+NOT_CONFIRMED = "answer y, or `-y` answers for you; `--dry-run` shows what would be done"
+UNREAD = "ask for the right to read it, or name with `--only` packages that can be read"
+
+
 @dataclass(frozen=True)
 class Wish:
     """The command line's own options."""
@@ -67,12 +71,13 @@ def restore(
     color: ColorOption = "auto",
 ) -> None:
     """Bring packages back to a reference, offline and exactly, or change nothing."""
+    from envguard.acquire.packages.distributions import canonical
     from envguard.errors import RestoreError, RollbackError, UsageError
     from envguard.report.screen import Screen
 
     screen = Screen(json, quiet, verbose, color)
     session = open_session(python, checkpoints)
-    wish = Wish(reference, dry_run, yes, tuple(only or ()), exact, not no_compile_cache, fetch, force)
+    wish = Wish(reference, dry_run, yes, tuple(map(canonical, only or ())), exact, not no_compile_cache, fetch, force)
     if reference is None and not rollback:
         raise UsageError("restore needs a REF", "`envguard log` lists checkpoints and snapshots")
     if not dry_run and not yes and not sys.stdin.isatty():
@@ -95,15 +100,16 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
     request = _request(screen, session, wish)
     shown = not screen.quiet and not screen.json
     with progress_bar(screen.err, shown) as bar:
+        request = service.look_closely(request, bar)
         plan = service.find_and_plan(request, bar)
-    if plan.missing or wish.dry_run:
+    if plan.missing or plan.unknown or wish.dry_run:
         return _plan_only(screen, request, plan, wish)
     if plan.steps and not wish.yes and not _confirmed(screen, service.report_of(request, plan)):
-        raise UsageError("not confirmed; nothing was changed")
+        raise UsageError("not confirmed; nothing was changed", NOT_CONFIRMED)
     since = service.installed_since(request, plan)
     with progress_bar(screen.err, shown) as bar:
-        outcome = service.carry_out(request, plan, bar) if plan.steps else Outcome(verified=True)
-        brought = service.bring_caches_back(request, bar) if wish.caches and outcome.verified else ()
+        outcome = service.carry_out(request, plan, bar) if plan.steps else Outcome(verified=service.already_there(plan))
+        brought = service.bring_caches_back(request, bar) if wish.caches and outcome.failure is None else ()
     service.forget_fetched(session.project.state)
     outcome.notes += [cache.says for cache in brought]
     report = service.report_of(request, plan, outcome)
@@ -117,8 +123,9 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
 
 
 def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
-    """What would be done, its sources proved; 4 where something is missing, since it could not be done."""
-    from envguard.errors import RestoreError
+    """What would be done, its sources proved; 4 where something is missing, since it could not be done, and 3 where
+    it cannot be told whether it must be."""
+    from envguard.errors import NotDetermined, RestoreError
     from envguard.fingerprint.units import counted
     from envguard.report.errors import print_error
     from envguard.report.restore import progress_bar, render
@@ -130,6 +137,10 @@ def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
         proved.notes += [cache.says for cache in service.bring_caches_back(request, dry_run=True)]
     report = service.report_of(request, plan, proved)
     screen.answer(report, render(report, wish.dry_run))
+    if not report.missing and report.unknown:
+        says = f"{counted(len(report.unknown), 'thing')} could not be determined; nothing was changed"
+        print_error(says, UNREAD, 3, as_json=False)
+        return NotDetermined.code
     if not report.missing:
         return 0
     hint = None if wish.fetch else "`--fetch` downloads what a witness names by hash; nothing was changed"
@@ -177,10 +188,13 @@ def _roll_back(screen: Screen, session: Session, wish: Wish) -> int:
     from envguard.restore import service
 
     if wish.reference is not None:
-        raise UsageError("--rollback takes no REF: it undoes the last restore")
+        raise UsageError(
+            "--rollback takes no REF: it undoes the last restore",
+            f"`envguard restore --rollback` undoes it; `envguard restore {wish.reference}` goes to {wish.reference}",
+        )
     question = "Put the environment back to what it was before the last restore?"
     if not wish.yes and not typer.confirm(question, err=True):
-        raise UsageError("not confirmed; nothing was changed")
+        raise UsageError("not confirmed; nothing was changed", NOT_CONFIRMED)
     with progress_bar(screen.err, not screen.quiet and not screen.json) as bar:
         report = service.roll_back(session.project.state, bar, wish.force)
     screen.answer(report, render(report, dry_run=False))

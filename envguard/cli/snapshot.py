@@ -19,7 +19,7 @@ from envguard.cli.options import (
     VerboseOption,
     open_session,
 )
-from envguard.errors import InputError, UsageError
+from envguard.errors import InputError, NotDetermined, UsageError
 
 if TYPE_CHECKING:
     from envguard.model.fingerprint import Fingerprint
@@ -55,6 +55,7 @@ def snapshot(
     color: ColorOption = "auto",
 ) -> None:
     """Fingerprint the environment and print a summary."""
+    from envguard.fingerprint.determined import undetermined
     from envguard.fingerprint.snapshot import take_live
     from envguard.report.screen import Screen
 
@@ -89,6 +90,8 @@ def snapshot(
         keep_builds(session, fingerprint, screen)
     _keep(session, fingerprint, target, screen)
     _show(screen, fingerprint, target)
+    if undetermined(fingerprint):
+        raise typer.Exit(NotDetermined.code)
 
 
 def _checkpoint(into: str, session: Session) -> str:

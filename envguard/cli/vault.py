@@ -55,14 +55,17 @@ def vault(
         try:
             done = collect(store, needs, config.vault_max_bytes, config.vault_max_days)
         except OSError as error:
-            raise InputError(f"{error.filename or store.root}: {error.strerror or error}") from error
+            raise InputError(
+                f"{error.filename or store.root}: {error.strerror or error}",
+                "what was dropped before it is gone, the rest is as it was; `envguard vault list` shows it",
+            ) from error
     for path in store.damaged():
         screen.warn(f"{path} cannot be read as a manifest")
     report = VaultReport(entries=entries(store, needs))
     screen.answer(report, render(report, done))
     if action is Action.GC and needs.unread:
         # Dropping what an unreadable stamp may refer to is the one thing that a collector must not do.
-        screen.warn("nothing was dropped")
+        screen.warn("nothing was dropped; a stamp that cannot be read may refer to any of it")
         raise typer.Exit(3)
 
 

@@ -45,7 +45,7 @@ class Show:
         self.tell("")
         if not self.screen.json:
             self.screen.out.rule(style="dim")
-            self.screen.out.print(f"$ {line}", style="bold")
+            self.screen.out.print(f"$ {line}", style="bold", soft_wrap=True)  # a broken line cannot be pasted
             sys.stdout.flush()
         began = time.monotonic()
         # The child writes to our own streams, so that a terminal stays one; under --json its text has no place.

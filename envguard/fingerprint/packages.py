@@ -75,7 +75,7 @@ def pick(claimants: tuple[Distribution, ...], contents: Mapping[str, Contents], 
 
 
 def _matches(content: Contents | None) -> bool:
-    return content is not None and content.identity is not None and not content.departs
+    return content is not None and content.identity is not None and not content.departs and not content.unread
 
 
 def closely(distributions: Distributions) -> frozenset[str]:
@@ -104,6 +104,7 @@ def package_of(dist: Distribution, content: Contents) -> Package:
         requires=dist.requires,
         requires_python=dist.requires_python,
         departs=tuple(sorted(content.departs)),
+        unread=tuple(sorted(content.unread)),
         files=content.files,
         bytes=content.bytes,
         depth=content.depth,

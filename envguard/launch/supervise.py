@@ -83,7 +83,10 @@ def _folder(plan: Plan) -> Path | None:
         bundled.write_config(plan.bundled)
     except OSError as error:
         why = error.strerror or str(error)
-        raise InputError(f"the trainer's settings cannot be written to {plan.bundled.config_file}: {why}") from error
+        raise InputError(
+            f"the trainer's settings cannot be written to {plan.bundled.config_file}: {why}",
+            "make its folder writable, or name another command after `--`",
+        ) from error
     return plan.bundled.folder
 
 
@@ -168,7 +171,10 @@ def _record_baseline(state: Path, gated: Gate, say: Warn) -> None:
     try:
         runs.write_fingerprint(path, gated.live)
     except OSError as error:
-        raise InputError(f"the baseline cannot be recorded in {path}: {error.strerror or error}") from error
+        raise InputError(
+            f"the baseline cannot be recorded in {path}: {error.strerror or error}",
+            "make it writable, or name another folder with `state = ` in envguard.toml",
+        ) from error
     say(f"envguard: recorded {gated.live.id} as the baseline")
 
 

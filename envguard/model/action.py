@@ -40,6 +40,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     plan: tuple[PlanItem, ...]
     missing: tuple[Obstacle, ...]
     poisoned: tuple[Obstacle, ...]
+    unknown: tuple[Unknown, ...] = ()
+    """Why it cannot be told whether a package is as wanted; nothing is changed then."""
     notes: tuple[str, ...]
     applied: bool
     verified: bool

@@ -48,6 +48,8 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     """The RECORD's identity alone, where files depart from it (`build` is then another); None elsewhere."""
     departs: tuple[str, ...] = ()
     """Paths whose content or size is not what RECORD says, or that are missing; relative to `location`."""
+    unread: tuple[str, ...] = ()
+    """Paths that could not be read, so that `build` is only what RECORD promises; `unknown` says why."""
     files: int | None = None
     bytes: int | None = None
     depth: Literal["stat", "watched", "deep"] = "stat"

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
+MOST_NAMED = 4
+
+
 def size(count: int | None) -> str:
     """A number of bytes as a person reads it."""
     if count is None:
@@ -33,24 +36,27 @@ def size(count: int | None) -> str:
 
 
 def render(report: RestoreReport, dry_run: bool) -> Callable[[Console], None]:
-    """Text for a terminal: the plan, what is in its way, what to know, and how it ended."""
+    """Text for a terminal: how it ended, the plan, what is in its way, and what to know."""
 
     def draw(console: Console) -> None:
+        paragraph(console, Text(printable(_verdict(report, dry_run)), style="bold"))
         if report.plan:
-            console.print(_plan(report))
+            _plan(console, report)
         for title, obstacles in (("missing", report.missing), ("poisoned", report.poisoned)):
             for obstacle in obstacles:
                 where = f" {obstacle.path}" if obstacle.path else ""
                 says = f"{obstacle.package}{where}: {obstacle.why}"
                 paragraph(console, says, head=f"{title}: ", indent=6, style="red")
+        for item in report.unknown:
+            paragraph(console, f"{item.what}: {item.why}", head="undetermined: ", indent=6, style="yellow")
         for note in report.notes:
             paragraph(console, note, head="note: ", indent=6, style="yellow" if "will" in note else "")
-        console.print(Text(_verdict(report, dry_run), style="bold"))
 
     return draw
 
 
-def _plan(report: RestoreReport) -> Table:
+def _plan(console: Console, report: RestoreReport) -> None:
+    """The table, without the blanks that rich fills its cells with: they would be pasted too."""
     table = Table(box=None, pad_edge=False, title=f"restore to {printable(report.reference)}", title_justify="left")
     for heading in ("package", "from", "to", "source"):
         table.add_column(heading, overflow="fold")
@@ -63,19 +69,35 @@ def _plan(report: RestoreReport) -> Table:
             item.source or "",
             size(item.bytes),
         )
-    return table
+    for segments in console.render_lines(table, pad=False):
+        line = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
+        line.rstrip()
+        console.print(line, soft_wrap=True)
 
 
 def _verdict(report: RestoreReport, dry_run: bool) -> str:
     if report.applied and report.verified:
-        return f"restored and verified: {counted(len(report.plan), 'package')}, file by file"
+        return f"restored and verified, file by file: {_named(report)}"
     if report.rolled_back:
         return "rolled back: everything is as it was before"
     if report.missing:
         return "not possible from what is on this machine; nothing was changed"
+    if report.unknown:
+        return "NOT DETERMINED: what is installed could not all be held against the reference; nothing was changed"
     if not report.plan:
-        return "nothing to do: every package that was asked for is already of that build"
-    return "nothing was changed (dry run)" if dry_run else "nothing was changed"
+        return (
+            "nothing to do: every package that was asked for is already of that build, file by file"
+            if report.verified
+            else "nothing to do, as far as can be told: the notes say what is not proved"
+        )
+    return f"would be changed: {_named(report)}" if dry_run else "nothing was changed"
+
+
+def _named(report: RestoreReport) -> str:
+    """What the packages are after it, the first ones by name."""
+    told = [f"{item.package} {item.to or 'removed'}" for item in report.plan[:MOST_NAMED]]
+    rest = len(report.plan) - len(told)
+    return ", ".join(told) + (f" and {counted(rest, 'package')} more" if rest else "")
 
 
 class ProgressBar:

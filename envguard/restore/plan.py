@@ -10,6 +10,7 @@ from packaging.version import InvalidVersion, Version
 from envguard.fingerprint.package_changes import full_version
 from envguard.fingerprint.requirements import check_requirements
 from envguard.model.action import Obstacle, PlanItem, Source
+from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint, Package
 from envguard.restore.candidate import PLACES, Candidate
 from envguard.restore.wanted import Target, Wanted
@@ -27,17 +28,21 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done. Nothing may be done while `missing` is not empty."""
+    """What is to be done. Nothing may be done while `missing` or `unknown` is not empty."""
 
     steps: tuple[Step, ...]
     missing: tuple[Obstacle, ...]
     same: tuple[str, ...]
     """Names that are already as wanted."""
+    unproved: tuple[str, ...] = ()
+    """Those of them of which only the version is known to be the wanted one; the notes say why."""
     kept: tuple[str, ...]
     """Names outside the reference that stay."""
     notes: tuple[str, ...]
     absent: tuple[Wanted, ...] = ()
     """The packages behind `missing`, for whoever may fetch them."""
+    unknown: tuple[Unknown, ...] = ()
+    """Packages that may or may not be as wanted, since what is installed could not be read."""
 
 
 def make_plan(
@@ -61,6 +66,8 @@ def make_plan(
     missing: list[Obstacle] = []
     absent: list[Wanted] = []
     same: list[str] = []
+    unproved: list[str] = []
+    unknown: list[Unknown] = []
     notes = list(target.notes)
     for wanted in target.packages:
         if only and wanted.name not in only:
@@ -69,9 +76,13 @@ def make_plan(
         if wanted.editable is not None:
             notes += _editable_notes(wanted, now)
             continue
+        if now is not None and now.unread:
+            unknown.append(unread(now))
+            continue
         there, why = is_there(wanted, now, known)
         if there:
             same.append(wanted.name)
+            unproved += [wanted.name] if why else []
             notes += [f"{wanted.name}: {why}"] if why else []
             continue
         found, why = _matching(wanted, known, tags)
@@ -88,11 +99,20 @@ def make_plan(
         steps=tuple(steps),
         missing=tuple(missing),
         same=tuple(same),
+        unproved=tuple(unproved),
         kept=kept,
         notes=tuple(notes),
         absent=tuple(absent),
+        unknown=tuple(unknown),
     )
     return msgspec.structs.replace(plan, notes=(*plan.notes, *broken_requirements(plan, live, target)))
+
+
+def unread(now: Package) -> Unknown:
+    """That a package's files are out of reach: what cannot be read can be neither proved nor kept for a roll-back."""
+    count = len(now.unread)
+    files = f"{now.location}/{now.unread[0]}" + (f" and {count - 1} more of its files" if count > 1 else "")
+    return Unknown(f"packages: {now.name}", f"{files} cannot be read, so that its build is not known")
 
 
 def _removal(live: Fingerprint, now: Package) -> Step:
@@ -120,7 +140,7 @@ def is_there(wanted: Wanted, now: Package | None, known: list[Candidate]) -> tup
     if not same_version(now.version, wanted.version) or now.departs:
         return False, None
     if not wanted.sha256:
-        return True, None
+        return True, wanted.sure or (None if now.build else "by its version; it has no RECORD that tells its build")
     proofs = [candidate for candidate in known if candidate.build == now.build and candidate.sha256]
     if any(set(candidate.sha256) & set(wanted.sha256) for candidate in proofs):
         return True, None

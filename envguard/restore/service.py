@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -20,12 +21,12 @@ from envguard.acquire.section import Notes
 from envguard.acquire.torch.compile_cache import Build
 from envguard.acquire.torch.torch_build import find_torch, read_torch
 from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
-from envguard.errors import RestoreError
+from envguard.errors import NotDetermined, RestoreError, UsageError
 from envguard.fingerprint.units import counted
 from envguard.model.action import RestoreReport
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
-from envguard.restore import apply, staging, transaction
+from envguard.restore import apply, looking, staging, transaction
 from envguard.restore.apply import Outcome
 from envguard.restore.byhand import said_for_hand
 from envguard.restore.candidate import Candidate
@@ -98,7 +99,17 @@ def find_and_plan(request: Request, progress: Progress | None = None) -> Plan:
     plan = _plan(request, thorough=False)
     if plan.missing:
         plan = _plan(request, thorough=True)
-    return _fetch(request, plan, progress or Silent()) if plan.missing and request.fetch else plan
+    if plan.missing and request.fetch:
+        plan = _fetch(request, plan, progress or Silent())
+    dists = read_distributions(request.host, request.env)
+    return msgspec.structs.replace(plan, unknown=(*looking.unseen(dists, request.target, plan), *plan.unknown))
+
+
+def look_closely(request: Request, progress: Progress | None = None) -> Request:
+    """The request with every file of the packages in question read."""
+    names = {wanted.name for wanted in request.target.packages if not request.only or wanted.name in request.only}
+    live = looking.look_closely(request.host, request.env, request.state, request.live, names, progress or Silent())
+    return dataclasses.replace(request, live=live)
 
 
 def _plan(request: Request, thorough: bool, more: tuple[Candidate, ...] = ()) -> Plan:
@@ -139,18 +150,27 @@ def forget_fetched(state: Path) -> None:
 def prove(plan: Plan, progress: Progress | None = None) -> Outcome:
     """What a dry run can know without writing: the sources read and held against their RECORD."""
     proved = staging.stage(plan, None, progress or Silent())
-    return Outcome(chosen=proved.proved, poisoned=proved.poisoned, missing=proved.failed)
+    verified = already_there(plan)
+    return Outcome(chosen=proved.proved, poisoned=proved.poisoned, missing=proved.failed, verified=verified)
+
+
+def already_there(plan: Plan) -> bool:
+    """Whether every package is proved to be of the wanted build as it is: never true of a plan that says nothing."""
+    return bool(plan.same) and not (plan.steps or plan.missing or plan.unknown or plan.unproved)
 
 
 def _check_names(request: Request) -> None:
-    known = {wanted.name for wanted in request.target.packages}
+    known = {wanted.name for wanted in request.target.packages} | set(request.target.newer)
+    if request.target.kind == "witnesses":
+        known |= {package.name for package in request.live.packages}  # nobody saw them change; no slip of the finger
     unknown = [name for name in request.only if name not in known]
     if unknown:
         import difflib
 
         close = difflib.get_close_matches(unknown[0], known, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"it names {len(known)} packages"
-        raise RestoreError(f"{request.target.reference} has no package {', '.join(unknown)}", hint)
+        some = ", ".join(sorted(known)[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+        hint = f"did you mean {' or '.join(close)}?" if close else f"it has {some or 'none'}"
+        raise UsageError(f"{request.target.reference} has no package {', '.join(unknown)}", hint)
 
 
 def _check_interpreter(request: Request) -> None:
@@ -183,6 +203,7 @@ def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> R
         plan=plan_items(plan, outcome.chosen),
         missing=(*plan.missing, *outcome.missing),
         poisoned=tuple(outcome.poisoned),
+        unknown=plan.unknown,
         notes=tuple(notes),
         applied=outcome.applied,
         verified=outcome.verified,
@@ -204,6 +225,8 @@ def carry_out(request: Request, plan: Plan, progress: Progress | None = None) ->
     if plan.missing:
         says = f"{counted(len(plan.missing), 'package')} cannot be had from this machine"
         raise RestoreError(f"{says}; nothing was changed")
+    if plan.unknown:
+        raise NotDetermined(f"{plan.unknown[0].what}: {plan.unknown[0].why}", "nothing was changed")
     outcome = _apply(request, plan, progress)
     if outcome.missing and outcome.poisoned:
         # Every near source of a package was poisoned: look further before giving up.
@@ -282,7 +305,10 @@ def roll_back(state: Path, progress: Progress | None = None, force: bool = False
         running = transaction.running_transaction(state)
         if running is not None:
             raise RestoreError(f"a restore is running (PID {running.entries[-1].pid})", "wait for it to end")
-        raise RestoreError("there is nothing to roll back: no restore was begun here")
+        raise RestoreError(
+            f"there is nothing to roll back: {state / 'restore'} holds no restore that was begun or carried out",
+            "`envguard log` lists checkpoints and snapshots, and `envguard restore REF` goes to any of them",
+        )
     apply.roll_back_found(found, state, progress or Silent(), force)
     began = found.entries[0].time if found.entries else "?"
     return RestoreReport(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,39 +53,63 @@ def heavy(stage: Stage, heavy_wheels: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return made
 
 
-def start(stage: Stage) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        stage.envguard_command("restore", "step_690", "-y"),
+# `envguard …`, which kills itself as soon as a step is in the journal on disk, so that no machine is too slow or too
+# fast for the kill to come at that very moment; with a delay it dies while the main thread goes on, and with a number
+# of renames in the middle of moving files.
+DYING = """
+import os, signal, sys, threading
+from envguard.cli.app import main
+from envguard.restore.transaction import Transaction
+
+step, delay_s, renames, group, *arguments = sys.argv[1:]
+write, rename, left = Transaction.write, os.rename, int(renames)
+
+def die():
+    (os.killpg if group == "group" else os.kill)(os.getpid(), signal.SIGKILL)
+
+def write_and_die(self, name, **about):
+    write(self, name, **about)
+    if name == step and left:
+        os.rename = rename_and_die
+    elif name == step:
+        die() if float(delay_s) == 0 else threading.Timer(float(delay_s), die).start()
+
+def rename_and_die(*paths):
+    global left
+    rename(*paths)
+    left -= 1
+    if not left:
+        die()
+
+Transaction.write = write_and_die
+sys.argv = ["envguard", *arguments]
+main()
+"""
+
+
+def killed(
+    stage: Stage, step: str, *arguments: str, delay_s: float = 0.0, renames: int = 0, group: bool = False
+) -> None:
+    """Runs `envguard ARGUMENTS…` until `step` is written, and `delay_s` or so many renamed files longer; `group`: its
+    children die with it."""
+    how = [step, str(delay_s), str(renames), "group" if group else "alone"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", DYING, *how, *arguments],
         cwd=stage.project,
         env=stage.environ(),
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         start_new_session=True,
+        check=False,
     )
-
-
-def wait_for_step(state: Path, step: str, child: subprocess.Popen[bytes]) -> None:
-    """Returns as soon as the journal on disk holds the step."""
-    deadline = time.monotonic() + 60
-    word = f'"step":"{step}"'.encode()
-    while time.monotonic() < deadline:
-        for journal in state.glob("restore/*/journal.jsonl"):
-            if word in journal.read_bytes():
-                return
-        if child.poll() is not None:
-            pytest.fail(f"the restore ended with {child.returncode} before step {step}")
-        time.sleep(0.0005)
-    pytest.fail(f"step {step} was never reached")
+    assert done.returncode == -signal.SIGKILL, f"it ended by itself ({done.returncode}): {done.stderr.decode()}"
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_a_step_and_rolled_back(heavy: Swapped, step: str) -> None:
     before = tree(heavy.stage.venv)
     cache = tree(heavy.stage.cache)
-    child = start(heavy.stage)
-    wait_for_step(heavy.state, step, child)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    killed(heavy.stage, step, "restore", "step_690", "-y")
     said = heavy.stage.envguard("diff", "live", "live")
     assert "a restore to step_690 was killed" in said.stderr
     undone = heavy.stage.envguard("restore", "--rollback", "-y")
@@ -102,14 +126,7 @@ def test_killed_at_a_step_and_rolled_back(heavy: Swapped, step: str) -> None:
 def test_killed_while_uv_installs_and_restored_by_running_it_again(
     heavy: Swapped, delay_s: float, with_uv: bool
 ) -> None:
-    child = start(heavy.stage)
-    wait_for_step(heavy.state, "installing", child)
-    time.sleep(delay_s)
-    if with_uv:
-        os.killpg(child.pid, signal.SIGKILL)
-    else:
-        child.send_signal(signal.SIGKILL)
-    child.wait()
+    killed(heavy.stage, "installing", "restore", "step_690", "-y", delay_s=delay_s, group=with_uv)
     again = heavy.stage.envguard("restore", "step_690", "-y")
     assert again.returncode == 0, again.stderr
     assert "undone first" in again.stderr
@@ -120,24 +137,11 @@ def test_killed_while_uv_installs_and_restored_by_running_it_again(
     assert (heavy.stage.site / "torch" / "mine.txt").read_text() == "a user's own file"
 
 
-def test_a_roll_back_that_is_killed_is_gone_on_with(heavy: Swapped) -> None:
+@pytest.mark.parametrize("renames", [0, 1, 2, SMALL_FILES, SMALL_FILES + 1])
+def test_a_roll_back_that_is_killed_is_gone_on_with(heavy: Swapped, renames: int) -> None:
     before = tree(heavy.stage.venv)
-    child = start(heavy.stage)
-    wait_for_step(heavy.state, "installed", child)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    undoing = subprocess.Popen(
-        heavy.stage.envguard_command("restore", "--rollback", "-y"),
-        cwd=heavy.stage.project,
-        env=heavy.stage.environ(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wait_for_step(heavy.state, "rolling-back", undoing)
-    time.sleep(0.02)
-    undoing.send_signal(signal.SIGKILL)
-    undoing.wait()
+    killed(heavy.stage, "installed", "restore", "step_690", "-y")
+    killed(heavy.stage, "rolling-back", "restore", "--rollback", "-y", renames=renames)
     undone = heavy.stage.envguard("restore", "--rollback", "-y")
-    if "nothing to roll back" not in undone.stderr:
-        assert undone.returncode == 0, undone.stderr
+    assert undone.returncode == 0, undone.stderr
     assert tree(heavy.stage.venv) == before

@@ -17,7 +17,7 @@ from msgspec.structs import replace as replace_struct
 
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
-from envguard.errors import RestoreError, RollbackError
+from envguard.errors import RestoreError, RollbackError, UsageError
 from envguard.model.fingerprint import Code, Package
 from envguard.restore import service, uv
 from envguard.restore.locks import exclusive
@@ -249,7 +249,7 @@ def test_another_python_is_refused(swapped: Swapped) -> None:
 
 
 def test_only_and_exact(swapped: Swapped) -> None:
-    with pytest.raises(RestoreError, match="no package toch"):
+    with pytest.raises(UsageError, match="no package toch"):
         service.find_and_plan(swapped.request(only=("toch",)))
     outcome = swapped.restore(exact=True)
     assert outcome.verified

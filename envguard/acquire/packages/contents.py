@@ -49,6 +49,8 @@ class Contents:
     installed_ns: int | None = None
     """mtime of INSTALLER, else of RECORD: both are written when the install ends."""
     record_key: Key | None = None
+    unread: tuple[str, ...] = ()
+    """Paths of which nothing can be said: their stat or their content could not be read."""
 
     @property
     def build(self) -> str | None:
@@ -145,12 +147,26 @@ class _Reader:
         key = _key(marks, 0)
         if key[0] < 0 and key[0] not in _ABSENT:
             self.notes.unseen(f"contents of {dist.name}", f"RECORD: {os.strerror(-key[0])}")
-        found = self._read(dist, depth, key) if key[0] >= 0 else Contents(None)
+            found = self._unread(dist)
+        else:
+            found = self._found(dist, depth, key) if key[0] >= 0 else Contents(None)
         return replace(
             found, installed_ns=marks[5] or marks[1] or None, record_key=key if key[0] != -errno.ENOENT else None
         )
 
+    def _found(self, dist: Distribution, depth: Depth, key: Key) -> Contents:
+        try:
+            return self._read(dist, depth, key)
+        except OSError as error:
+            self.notes.unseen(f"contents of {dist.name}", f"RECORD: {reason(error)}")
+            return self._unread(dist)
+
+    def _unread(self, dist: Distribution) -> Contents:
+        """Of a package whose RECORD could not be read: unlike one that has none, it may be of any build."""
+        return Contents(None, unread=(f"{dist.directory.removeprefix(f'{dist.location}/')}/RECORD",))
+
     def _read(self, dist: Distribution, depth: Depth, key: Key) -> Contents:
+        """Raises OSError where RECORD cannot be read."""
         seen = self.digests.package(dist.directory)
         if seen is not None and seen.record != key:
             seen = None
@@ -168,7 +184,7 @@ class _Reader:
         rows = rows if rows is not None else self._rows(dist)
         if rows is None or len(rows) * 4 != len(stats):
             self.notes.unseen(f"contents of {dist.name}", "RECORD changed while it was read")
-            return Contents(None)
+            return self._unread(dist)
         return self._examine(dist, depth, key, rows, stats, seen, looked_at)
 
     def _taken_as_seen(self, dist: Distribution, seen: SeenPackage, depth: Depth, mapped: tuple[str, ...]) -> bool:
@@ -181,11 +197,7 @@ class _Reader:
         return all(_key(now, 4 * index) == _key(before, 4 * at[name]) for index, name in enumerate(mine))
 
     def _rows(self, dist: Distribution) -> tuple[Row, ...] | None:
-        try:
-            record = parse_record(self.host.read(f"{dist.directory}/RECORD"))
-        except OSError as error:
-            self.notes.unseen(f"contents of {dist.name}", f"RECORD: {reason(error)}")
-            return None
+        record = parse_record(self.host.read(f"{dist.directory}/RECORD"))
         for says in record.problems:
             self.notes.problem("record-damaged", dist.name, f"RECORD: {says}", f"{dist.directory}/RECORD")
         return normalised(record.rows) if record.rows else None
@@ -211,7 +223,8 @@ class _Reader:
         hashing = depth != "stat"
         trust = seen is not None and (seen.hashed or not hashing)
         departs: dict[str, str] = {}
-        size = unseen = 0
+        unread: list[str] = []
+        size = 0
         for index, row in enumerate(rows):
             at = 4 * index
             now = _key(stats, at)
@@ -224,12 +237,12 @@ class _Reader:
             if now[0] in _ABSENT:
                 departs[row.path] = MISSING
             elif now[0] < 0:
-                unseen += 1
+                unread.append(row.path)
                 self.notes.unseen(f"{dist.location}/{row.path}", os.strerror(-now[0]))
             elif cause:
                 got = self._digest(dist, row, now[0])
                 if got is None:
-                    unseen += 1
+                    unread.append(row.path)
                     stats[at] = 0
                 elif got != row.hash:
                     departs[row.path] = got
@@ -246,9 +259,9 @@ class _Reader:
             departs="\0".join(word for pair in departs.items() for word in pair).encode("utf-8", "surrogateescape"),
             seen_at=int(time.time()),
         )
-        if not unseen and not is_racy(record, looked_at):
+        if not unread and not is_racy(record, looked_at):
             self.digests.learn_package(dist.directory, made)
-        return _contents(made, depth)
+        return replace(_contents(made, depth), unread=tuple(unread))
 
     def _digest(self, dist: Distribution, row: Row, size: int) -> str | None:
         """`sha256=…` of a file as RECORD writes it; None, and a note, where it cannot be held against RECORD."""
@@ -289,4 +302,4 @@ def _departs(seen: SeenPackage) -> dict[str, str]:
 
 
 def _contents(seen: SeenPackage, depth: Depth) -> Contents:
-    return Contents(seen.identity, _departs(seen), seen.rows, seen.size, depth)
+    return Contents(seen.identity, _departs(seen), files=seen.rows, bytes=seen.size, depth=depth)
