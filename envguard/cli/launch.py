@@ -127,14 +127,24 @@ def _launch(screen: Screen, request: Request, target: Path | None) -> int:
 
 def _report_file(name: str | None) -> Path | None:
     """Where `--report` writes, known to be writable now: days later it would be too late to say so."""
+    import errno
+    import tempfile
+
     from envguard.errors import UsageError
 
     if name is None:
         return None
     path = Path(name).absolute()
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UsageError(f"--report {name} cannot be written", "name a file in a folder that is there")
-    return path
+    try:
+        if not name or path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            return path
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UsageError(
+            f"--report {name!r} cannot be written: {why}", "name a file in a folder that takes files"
+        ) from error
 
 
 def _answer(screen: Screen, report: LaunchReport, target: Path | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ _TORCHRUN = frozenset({
     "master-addr", "master-port", "local-addr", "virtual-local-rank",
 })  # fmt: skip
 _FLAGS = frozenset({"standalone", "virtual-local-rank"})
+# What the trainer takes as `section.key=value`; no program is named so.
+_SETTING = re.compile(r"[a-z_]+(?:\.[a-z_]+)+=")
 _NAMED = "name what to start: `envguard launch -- python train.py`"
 
 
@@ -67,6 +70,11 @@ def require_checkout(root: Path | None) -> Path:
     if root is None or not (root / "trainer" / "__main__.py").is_file():
         raise UsageError("no COMMAND, and this is no checkout with the bundled trainer", _NAMED)
     return root
+
+
+def are_options(words: Sequence[str]) -> bool:
+    """Whether the words after `--` name no command: none at all, an option, or a setting (`train.max_steps=8`)."""
+    return not words or words[0].startswith("-") or _SETTING.match(words[0]) is not None
 
 
 def split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -62,7 +62,7 @@ def find_command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
         why = "is a directory" if path.is_dir() else "is not executable"
         raise CannotExecute(f"{name}: {why}", f"`chmod +x {name}`, or name its interpreter")
     hint = "what comes after `--` is the command and its arguments"
-    raise CommandNotFound(f"{name}: command not found", hint)
+    raise CommandNotFound(f"{name if name.strip() else repr(name)}: command not found", hint)
 
 
 def block_signals() -> set[signal.Signals]:

@@ -23,7 +23,7 @@ from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.diff import compare
 from envguard.fingerprint.reference import Places, Reference, resolve, resolve_default
 from envguard.launch import child, seed, start, waivers
-from envguard.launch.bundled import Bundled, bundled_command, require_checkout
+from envguard.launch.bundled import Bundled, are_options, bundled_command, require_checkout
 from envguard.launch.claims import Claims, claim
 from envguard.launch.earlier import says, without_end
 from envguard.launch.expect import expect
@@ -32,7 +32,7 @@ from envguard.launch.nodes import exchange, together, told
 from envguard.launch.observer import Sight
 from envguard.launch.preflight import Expected, check_all
 from envguard.launch.rendezvous import Rendezvous, find_rendezvous
-from envguard.launch.session import Gate, Warn, weigh
+from envguard.launch.session import FIRST_START, Gate, Warn, weigh
 from envguard.launch.start import AskedOnce
 from envguard.launch.supervise import Plan
 from envguard.launch.targets import watched_of
@@ -79,10 +79,10 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     given = waivers.parse_waivers(request.waive, request.because, request.until, waivers.author(), clock.now())
     on_drift = _on_drift(request)
     env = locate(host, request.python, str(request.start))
-    if not request.command or request.command[0].startswith("-"):
+    own = () if are_options(request.command) else request.command
+    if not own:
         require_checkout(request.project.root)
-    own = request.command if request.command and not request.command[0].startswith("-") else ()
-    if own:
+    else:
         child.find_command(own, request.environ)
     cache = start.compile_cache_directory(host, request.environ, env.site, env.abi or "")
     filled = cache is not None and seed.is_filled(cache)
@@ -163,7 +163,7 @@ def _bundled(host: Host, request: Request, env: Environment, reference: Referenc
 def _compared(request: Request, reference: Reference | None, live: Fingerprint) -> DiffReport:
     """The comparison; where nothing is there to compare with, what could not be determined here still counts."""
     if reference is None:
-        return compare(live, live, (), "the first start", "live")
+        return compare(live, live, (), FIRST_START, "live")
     here = Reference("live", "live", fingerprint=live)
     knowledge = request.knowledge(lambda: live)
     diff = compare_references((reference, here), knowledge, request.project.config.policy)

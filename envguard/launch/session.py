@@ -14,6 +14,8 @@ from envguard.model.drift import DiffReport
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
 
+# Stands where the name of a reference does, when there is none yet.
+FIRST_START = "the first start"
 Warn = Callable[[str], None]
 _redact: Callable[[Sequence[str]], list[str]] = redact_argv
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from envguard.clock import local
 from envguard.launch.gate import Verdict
+from envguard.launch.session import FIRST_START
 from envguard.model.action import Check, LaunchReport, Run
 from envguard.model.drift import Drift
 from envguard.report.errors import printable
@@ -30,7 +31,9 @@ _EFFECT = {
 def render(console: Console, report: LaunchReport, verdict: Verdict, reference: str | None, verbose: int) -> None:
     """The decision, why, and what helps; `reference` is the REF as a command line takes it, where there is one."""
     head = {
-        "go": f"go: nothing stands between this environment and {report.reference}",
+        "go": "go: a first start, with nothing to be held against"
+        if report.reference == FIRST_START
+        else f"go: nothing stands between this environment and {report.reference}",
         "retry": "not now: the machine is in a passing state",
         "refuse": f"refused: this is not the environment of {report.reference}"
         if verdict.drifts
@@ -120,6 +123,8 @@ def _waiver(facet: str, subject: str) -> str:
 def started_line(report: LaunchReport) -> str:
     """One line for the person who starts it."""
     waived = f", {sum(len(w.covers) for w in report.waived)} waived" if report.waived else ""
+    if report.reference == FIRST_START:
+        return f"envguard: {report.fingerprint}, the first start{waived}: starting"
     return f"envguard: {report.fingerprint} matches {report.reference}{waived}: starting"
 
 

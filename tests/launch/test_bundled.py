@@ -11,7 +11,7 @@ import pytest
 from envguard.acquire.runs.checkpoints import Checkpoint, read_checkpoint
 from envguard.acquire.seam.host import LiveHost
 from envguard.errors import InputError, UsageError
-from envguard.launch.bundled import bundled_command, split_options, without_nulls, write_config
+from envguard.launch.bundled import are_options, bundled_command, split_options, without_nulls, write_config
 
 HOST = LiveHost()
 
@@ -45,6 +45,15 @@ def test_it_resumes_the_checkpoint_with_its_settings(checkout: Path) -> None:
     )  # fmt: skip
     write_config(made)
     assert tomllib.loads(made.config_file.read_text()) == without_nulls(config)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [((), True), (("--drafters", "3"), True), (("train.max_steps=8",), True), (("python", "a.b=c"), False),
+     (("./train.x=1",), False), (("a=b",), False), (("train.py",), False)],
+)  # fmt: skip
+def test_which_words_are_options_of_the_trainer_and_name_no_command(words: tuple[str, ...], options: bool) -> None:
+    assert are_options(words) is options
 
 
 def test_torchruns_options_go_to_torchrun(checkout: Path) -> None:

@@ -188,6 +188,8 @@ def test_refuse_block_lets_a_warning_through_and_no_block(swapped: Stage) -> Non
         ("--on-drift", "panic"),
         ("--against", "step_9"),
         ("--report", "no/such/folder/report.json"),
+        ("--report", "/proc/report.json"),
+        ("--report", ""),
     ],
 )
 def test_usage_errors_are_2_and_start_nothing(room: Stage, words: tuple[str, ...]) -> None:
