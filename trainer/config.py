@@ -9,16 +9,21 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from trainer.errors import ConfigError
 
 LayerType = Literal["full_attention", "sliding_attention"]
+Whole = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=False):
@@ -28,22 +33,22 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class ModelConfig(Section, frozen=True):
     """The drafter. Sizes left out are those of the target."""
 
-    block_size: int = 16
+    block_size: Annotated[int, msgspec.Meta(ge=2)] = 16
     """B: one real anchor token and B - 1 masked slots."""
-    num_layers: int = 5
-    num_taps: int = 5
+    num_layers: Count = 5
+    num_taps: Count = 5
     """K target layers whose hidden states feed the drafter."""
-    anchors: int = 512
+    anchors: Count = 512
     """Anchors a packed row, divided among its documents by supervised tokens."""
     layer_types: tuple[LayerType, ...] = ()
     """One a drafter layer; empty: full attention in all."""
-    sliding_window: int | None = None
+    sliding_window: Count | None = None
     """W of the sliding layers, in tokens, the query's own included; at least ``block_size``."""
-    num_heads: int | None = None
-    num_kv_heads: int | None = None
-    head_dim: int | None = None
-    intermediate_size: int | None = None
-    rope_theta: float | None = None
+    num_heads: Count | None = None
+    num_kv_heads: Count | None = None
+    head_dim: Annotated[int, msgspec.Meta(ge=2, multiple_of=2)] | None = None
+    intermediate_size: Count | None = None
+    rope_theta: Positive | None = None
 
     def types(self) -> tuple[LayerType, ...]:
         """The attention type of each layer."""
@@ -61,9 +66,9 @@ class TargetConfig(Section, frozen=True):
     """A name in ``trainer.shapes.SHAPES``: of a ``random`` target; of an ``hf`` one for a dry run without it."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """``auto``: bfloat16 on a GPU, float32 on CPU."""
-    mask_token_id: int | None = None
+    mask_token_id: Whole | None = None
     """MASK; by default an id that the target never reads or writes is chosen (``choose_mask_id``)."""
-    seed: int = 0
+    seed: Whole = 0
     """``random``: of the weights."""
 
 
@@ -73,36 +78,36 @@ class DataConfig(Section, frozen=True):
     paths: tuple[str, ...] = ()
     """jsonl files of chats or texts."""
     cache_dir: str = ".cache/trainer/data"
-    token_budget: int = 49152
+    token_budget: Count = 49152
     """Most tokens of a packed row."""
-    max_batch_size: int = 64
+    max_batch_size: Count = 64
     """Most documents of a packed row."""
-    length_buckets: tuple[int, ...] = ()
+    length_buckets: tuple[Count, ...] = ()
     """The few static row lengths, ascending; empty: ``token_budget`` alone."""
-    max_length: int = 8192
+    max_length: Count = 8192
     """Most tokens of a document; longer ones are cut and counted."""
-    seed: int = 0
+    seed: Whole = 0
     """Of the order; the order of an epoch is a pure function of (seed, epoch)."""
 
 
 class TrainConfig(Section, frozen=True):
     """Optimisation."""
 
-    lr: float = 6e-4
-    epochs: int = 6
-    max_steps: int | None = None
+    lr: Positive = 6e-4
+    epochs: Count = 6
+    max_steps: Count | None = None
     """Stop here even if epochs remain; the schedule ends here too."""
-    warmup: float = 0.04
+    warmup: Share = 0.04
     """Share of all steps."""
-    clip: float = 1.0
+    clip: Positive = 1.0
     """Global gradient norm."""
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    rows_per_step: int = 0
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    rows_per_step: Whole = 0
     """Packed rows a step over all drafters; 0: one a drafter. A multiple of the drafters."""
-    seed: int = 0
+    seed: Whole = 0
     """Of the weights and of the anchors."""
-    gamma: float | None = None
+    gamma: Positive | None = None
     """Decay of the slot weights exp(-(k-1)/gamma); by default 7, 5, 4 for blocks of 16, 10, 8."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the drafter's weights and activations; master weights are always float32."""
@@ -113,7 +118,7 @@ class TrainConfig(Section, frozen=True):
     """Compile the drafter's step; by default on CUDA alone."""
     compile_cache: str = ".cache/trainer/inductor"
     """Compiled code is kept here, one private directory a torch build; TORCHINDUCTOR_CACHE_DIR wins."""
-    log_every: int = 1
+    log_every: Count = 1
     """Steps a line of the log."""
 
 
@@ -121,10 +126,10 @@ class CheckpointConfig(Section, frozen=True):
     """Where and how often state is saved."""
 
     dir: str = "runs/default"
-    every: int = 500
+    every: Whole = 500
     """Steps; 0: only at the end and on SIGTERM."""
-    keep_last: int = 3
-    keep_every: int | None = None
+    keep_last: Count = 3
+    keep_every: Count | None = None
     """Steps whose multiples are kept for good."""
     stamp: bool = True
     """Stamp each checkpoint with the machine's fingerprint (``envguard.stamp``)."""
@@ -133,11 +138,11 @@ class CheckpointConfig(Section, frozen=True):
 class TopologyConfig(Section, frozen=True):
     """How many ranks do what; one process does both when the world is 1."""
 
-    targets: int = 1
-    drafters: int = 1
-    queue_depth: int = 2
+    targets: Count = 1
+    drafters: Count = 1
+    queue_depth: Count = 2
     """Rows of hidden states that wait for a drafter."""
-    prefetch: int = 8
+    prefetch: Count = 8
     """Packed rows that wait for a target."""
 
 
@@ -156,16 +161,10 @@ class LogConfig(Section, frozen=True):
 class EvaluateConfig(Section, frozen=True):
     """Real and simulated acceptance on held-out prompts."""
 
-    prompts: Literal["human-eval"] | str = "human-eval"
+    prompts: str = "human-eval"
     """``human-eval``, ``pydoc-terms-held-out`` or a jsonl file."""
-    limit: int | None = None
-    max_new_tokens: int = 128
-
-
-class ExportConfig(Section, frozen=True):
-    """The serving format."""
-
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    limit: Count | None = None
+    max_new_tokens: Count = 128
 
 
 class RegenerateConfig(Section, frozen=True):
@@ -173,16 +172,16 @@ class RegenerateConfig(Section, frozen=True):
 
     prompts: tuple[str, ...] = ()
     """jsonl files of prompts or chats; ``pydoc`` and ``pydoc-terms`` draw on the standard library's documentation."""
-    limit: int | None = None
+    limit: Count | None = None
     """Prompts at most, spread evenly over all."""
-    batch_size: int = 32
+    batch_size: Count = 32
     """Prompts answered in step; another size may round differently, so a file keeps its own."""
-    max_prompt_tokens: int = 2048
+    max_prompt_tokens: Count = 2048
     """Longer prompts are left out and counted."""
     out: str = "data/regenerated.jsonl"
-    max_new_tokens: int = 256
-    temperature: float = 0.0
-    seed: int = 0
+    max_new_tokens: Count = 256
+    temperature: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    seed: Whole = 0
 
 
 class Config(Section, frozen=True):
@@ -196,7 +195,6 @@ class Config(Section, frozen=True):
     topology: TopologyConfig = TopologyConfig()
     log: LogConfig = LogConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
-    export: ExportConfig = ExportConfig()
     regenerate: RegenerateConfig = RegenerateConfig()
 
     def digest(self) -> str:
@@ -228,7 +226,7 @@ def load_config(path: str | Path | None, overrides: Iterable[str] = ()) -> Confi
             table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # not TOML, or not UTF-8
             raise ConfigError(f"{path}: {error}") from error
     for override in overrides:
         _apply(table, override)
@@ -241,9 +239,27 @@ def build_config(table: Mapping[str, Any], source: str = "configuration") -> Con
     try:
         config = msgspec.convert(table, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}") from error
+        raise ConfigError(f"{source}: {_in_words(str(error), table)}") from error
     _check(config, source)
     return config
+
+
+def _in_words(problem: str, table: Mapping[str, Any]) -> str:
+    """A complaint of msgspec, led by the key as the user writes it; of a word, with those that are allowed."""
+    said, _, where = problem.partition(" - at ")
+    key = where.strip("`").removeprefix("$.")
+    section, _, rest = key.partition(".")
+    name = re.match(r"\w+", rest)
+    if not said.startswith("Invalid enum value") or name is None:
+        return f"{key}: {said}"
+    kinds = get_type_hints(get_type_hints(Config)[section])[name[0]]
+    words = _words(kinds)
+    return f"{key}: {said}, none of {', '.join(words)}{suggest(str(table[section][name[0]]), words)}"
+
+
+def _words(kind: Any) -> list[Any]:
+    """The literals in a type."""
+    return list(get_args(kind)) if get_origin(kind) is Literal else [w for k in get_args(kind) for w in _words(k)]
 
 
 def _apply(table: dict[str, Any], override: str) -> None:
@@ -266,7 +282,7 @@ def _refuse_unknown(table: Mapping[str, Any], source: str) -> None:
     problems = []
     for section, inner in table.items():
         if section not in sections:
-            problems.append(f"unknown section [{section}]{_suggest(section, sections)}")
+            problems.append(f"unknown section [{section}]{suggest(section, sections)}")
             continue
         if not isinstance(inner, Mapping):
             raise ConfigError(f"{source}: {section} is a table, not a value")
@@ -274,13 +290,14 @@ def _refuse_unknown(table: Mapping[str, Any], source: str) -> None:
         for name in inner:
             if name not in known:
                 elsewhere = [s for s, kind in sections.items() if name in kind.__struct_fields__]
-                hint = f"; it belongs to [{elsewhere[0]}]" if elsewhere else _suggest(name, known)
+                hint = f"; it belongs to [{elsewhere[0]}]" if elsewhere else suggest(name, known)
                 problems.append(f"unknown key {section}.{name}{hint}")
     if problems:
         raise ConfigError(f"{source}: " + "; ".join(problems))
 
 
-def _suggest(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The nearest known word, as the end of a message; empty where none is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f": did you mean {near[0]!r}?" if near else ""
 
@@ -289,25 +306,11 @@ def _check(config: Config, source: str) -> None:
     """The relations between values that types cannot say; all broken ones at once."""
     model, data, train, topology = config.model, config.data, config.train, config.topology
     problems = []
-    for name, number in (
-        ("model.num_layers", model.num_layers),
-        ("model.num_taps", model.num_taps),
-        ("model.anchors", model.anchors),
-        ("data.token_budget", data.token_budget),
-        ("data.max_batch_size", data.max_batch_size),
-        ("data.max_length", data.max_length),
-        ("train.epochs", train.epochs),
-        ("train.log_every", train.log_every),
-        ("topology.targets", topology.targets),
-        ("topology.drafters", topology.drafters),
-        ("topology.queue_depth", topology.queue_depth),
-        ("topology.prefetch", topology.prefetch),
-        ("checkpoint.keep_last", config.checkpoint.keep_last),
-    ):
-        if number < 1:
-            problems.append(f"{name} = {number} must be at least 1")
-    if model.block_size < 2:
-        problems.append("model.block_size must be at least 2: slot 0 is the anchor, which has no loss")
+    # The ranges in the types let infinity through.
+    for section in msgspec.structs.fields(Config):
+        for name, value in msgspec.structs.asdict(getattr(config, section.name)).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                problems.append(f"{section.name}.{name} = {value} is not finite")
     if len(model.types()) != model.num_layers:
         problems.append(f"model.layer_types has {len(model.layer_types)} entries for {model.num_layers} layers")
     if "sliding_attention" in model.types():
@@ -321,11 +324,9 @@ def _check(config: Config, source: str) -> None:
         problems.append("data.length_buckets must ascend")
     if data.length_buckets and data.length_buckets[-1] > data.token_budget:
         problems.append("data.length_buckets go past data.token_budget")
-    if not (math.isfinite(train.lr) and train.lr > 0 and train.clip > 0 and 0 <= train.warmup < 1):
-        problems.append("train.lr and train.clip must be positive, train.warmup in [0, 1)")
-    if train.rows_per_step < 0 or train.rows_per_step % topology.drafters:
+    if train.rows_per_step % topology.drafters:
         problems.append("train.rows_per_step must be a multiple of topology.drafters")
-    if config.target.kind in ("hf",) and config.target.path is None:
+    if config.target.kind == "hf" and config.target.path is None:
         problems.append("target.path is missing: the model directory")
     if config.target.kind == "random" and config.target.shape is None:
         problems.append("target.shape is missing: the name of a shape")

@@ -20,7 +20,6 @@ from trainer.config import Config
 from trainer.errors import CheckpointError, ConfigError
 from trainer.files import new_directory
 from trainer.model import DrafterShape
-from trainer.topology import choose_dtype
 from trainer.trained import drafter_shape, find_checkpoint
 
 NOTES = (
@@ -30,23 +29,18 @@ NOTES = (
 """What a user must know to serve the export; printed with it."""
 
 
-def run(
-    config: Config, *, checkpoint: Path | None = None, out: Path | None = None, console: Console | None = None
-) -> Path:
-    """Exports a checkpoint, by default the run's last, to ``out``, by default ``export`` in the run's directory.
+def run(config: Config, out: Path, *, checkpoint: Path | None = None, console: Console | None = None) -> None:
+    """Exports a checkpoint, by default the run's last, to ``out`` in bf16.
 
     ConfigError where ``out`` exists: served files are never overwritten.
     """
     path = find_checkpoint(config, checkpoint)
     state = load_state(path)
-    target = out or Path(config.checkpoint.dir) / "export" / path.name
-    dtype = choose_dtype(config.export.dtype, torch.device("cpu"))
-    export(path, state, target, dtype)
+    export(path, state, out, torch.bfloat16)
     console = console or Console()
-    console.print(f"exported step {state.step} to {target}", markup=False)
+    console.print(f"exported step {state.step} to {out}", markup=False)
     for note in NOTES:
         console.print(note, markup=False)
-    return target
 
 
 def export(path: Path, state: State, out: Path, dtype: torch.dtype) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.config import suggest
 from trainer.data.documents import Chat, numbered_lines, parse
 from trainer.errors import ConfigError
 from trainer.tokenizer import Message, TextError
@@ -108,6 +109,10 @@ def _passages(text: str) -> list[str]:
 
 def file_prompts(path: Path) -> list[Prompt]:
     """One prompt a line: a chat, whose last response is left out if it ends in one, or a text to ask with."""
+    if not path.exists():
+        raise ConfigError(
+            f"no prompts {str(path)!r}: neither a file nor one of {', '.join(SOURCES)}{suggest(str(path), SOURCES)}"
+        )
     prompts: list[Prompt] = []
     for number, line in numbered_lines(path):
         try:

