@@ -132,6 +132,12 @@ def test_truncation_in_a_tokenizer_file_is_not_obeyed() -> None:
 # Lines
 
 
+LONG_NUMBER = (
+    "not JSON that can be read: Exceeds the limit (4300 digits) for integer string conversion: "
+    "value has 5000 digits; use sys.set_int_max_str_digits() to increase the limit"
+)
+
+
 def test_every_bad_line_is_named_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "mixed.jsonl"
     lines: list[tuple[bytes, str | None]] = [
@@ -144,6 +150,9 @@ def test_every_bad_line_is_named_with_its_reason(tmp_path: Path) -> None:
         (b'{"text": "  "}', "text is empty"),
         (b'{"text": 5}', "text is not a string"),
         (b'{"text": "\xff"}', "not UTF-8"),
+        (b"\0\0\0\0", "not JSON: Expecting value at column 1"),
+        (b'{"text": "a\0b"}', "not JSON: Invalid control character at at column 12"),
+        (b'{"text": "x", "n": ' + b"9" * 5000 + b"}", LONG_NUMBER),
         (b'{"text": "\\ud800"}', "text holds half a surrogate pair"),
         (b'{"messages": []}', "messages is not a list of messages"),
         (b'{"messages": ["x"]}', "messages[0] is not an object"),
@@ -174,6 +183,14 @@ def test_long_documents_are_cut_and_counted_and_untrainable_ones_dropped_and_cou
     assert (counts.lines, counts.documents, counts.truncated, counts.untrainable) == (4, 3, 1, 1)
     assert sorted(dataset.cache.lengths.tolist()) == [2, 3, 10]
     assert counts.tokens == counts.supervised == 15
+
+
+def test_a_single_document_of_a_megabyte_is_one_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"text": "word " * 200_000}])
+    dataset = open_dataset(config_for(tmp_path, path), make_tokenizer())
+    assert (dataset.report.counts.documents, dataset.report.counts.truncated) == (1, 1)
+    assert dataset.num_batches(0) == 1
+    assert bool((dataset.batch(0, 0).document == 0).all())
 
 
 def test_a_response_past_the_cut_leaves_an_untrainable_document(tmp_path: Path) -> None:

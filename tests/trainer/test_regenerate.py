@@ -72,6 +72,31 @@ def test_tokens_of_another_tokenizer_are_a_bad_line(target: DecodableTarget, tmp
     assert "written: " in str(second)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "prompt"),
+    [
+        ([1, -1, 2], 1),
+        ([1, 10**6, 2], 1),
+        ([1, 2**40, 2], 1),
+        ([1, 2, 3], 0),
+        ([1, 2, 3], -1),
+        ([1, 2, 3], 3),
+        ([], 0),
+    ],
+)
+def test_tokens_that_cannot_be_are_a_bad_line(
+    target: DecodableTarget, tmp_path: Path, tokens: list[int], prompt: int
+) -> None:
+    line = {
+        "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
+        "written": {"tokenizer": target.tokenizer.digest, "prompt": prompt, "tokens": tokens},
+    }
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    (found,) = documents.read_documents([path], target.tokenizer)
+    assert "not a prompt and a response" in str(found)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 def test_a_run_broken_at_any_byte_ends_with_the_bytes_of_an_unbroken_one(
     target: DecodableTarget, tmp_path: Path, temperature: float

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from tests.trainer.small_models import CONTROL, save_gguf, save_model
 from trainer.batch import PackedBatch
@@ -197,6 +201,69 @@ def test_random_weights_say_so_and_follow_their_seed() -> None:
     torch.testing.assert_close(first.lm_head(), again.lm_head(), rtol=0, atol=0)
     other = open_target(TargetConfig(kind="random", shape="tiny", seed=1), CPU, torch.float32, 5)
     assert other.identity() != first.identity()
+
+
+def _without_a_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.0.self_attn.q_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _of_another_shape(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    weights[name] = weights[name][:-8].contiguous()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _as_a_pickle(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def _cut(name: str, size: int) -> Callable[[Path], None]:
+    def cut(folder: Path) -> None:
+        os.truncate(folder / name, size if size >= 0 else (folder / name).stat().st_size + size)
+
+    return cut
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_without_a_weight, r"holds no weights for model\.layers\.0\.self_attn\.q_proj\.weight \(1 missing\)"),
+        (_of_another_shape, "cannot load"),
+        (_as_a_pickle, "cannot load.*safetensors"),
+        (_cut("model.safetensors", -1000), "cannot load.*incomplete"),
+        (_cut("model.safetensors", 0), "cannot load"),
+        (_cut("config.json", 50), "cannot load"),
+        (_cut("generation_config.json", 5), "cannot load"),
+        (_cut("tokenizer.json", 50), "cannot load"),
+    ],
+)
+def test_a_damaged_model_is_refused(
+    folders: dict[str, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    """Missing weights above all: transformers leaves them random, and the drafter would learn noise."""
+    folder = shutil.copytree(folders["llama"], tmp_path / "model")
+    damage(folder)
+    with pytest.raises(ConfigError, match=message):
+        open_target(TargetConfig(kind="hf", path=str(folder)), CPU, torch.float32, 5)
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
+def test_a_truncated_gguf_file_is_refused(tmp_path: Path, share: float) -> None:
+    path = tmp_path / "small.gguf"
+    save_gguf(path, save_model(tmp_path / "llama", "llama"))
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(ConfigError, match=r"cannot read small\.gguf as GGUF"):
+        open_target(TargetConfig(path=str(path)), CPU, torch.float32, 5)
+
+
+def test_a_wheel_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.whl").write_bytes(b"no zip")
+    with pytest.raises(ConfigError, match=r"cannot read a\.whl as a wheel"):
+        open_target(TargetConfig(path=str(tmp_path / "a.whl")), CPU, torch.float32, 5)
 
 
 def test_a_missing_model_says_how_to_get_it(tmp_path: Path) -> None:

@@ -78,11 +78,13 @@ def parse(line: bytes) -> str | Chat:
     if not line.strip():
         raise TextError("an empty line")
     try:
-        value = json.loads(line)
+        value = json.loads(line.decode("utf-8-sig"))  # given bytes, it would guess at UTF-16 where it sees a NUL
     except UnicodeDecodeError as error:
         raise TextError("not UTF-8") from error
     except json.JSONDecodeError as error:
         raise TextError(f"not JSON: {error.msg} at column {error.colno}") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise TextError(f"not JSON that can be read: {error}") from error
     except RecursionError as error:
         raise TextError("JSON nested too deep") from error
     if not isinstance(value, dict):
@@ -107,6 +109,8 @@ def encode(content: str | Chat, tokenizer: Tokenizer) -> Document:
     if content.written.tokenizer != tokenizer.digest:
         raise TextError("its tokens were written with another tokenizer")
     tokens, prompt = content.written.tokens, content.written.prompt
+    if not 0 < prompt < len(tokens) or not all(0 <= token < tokenizer.size for token in tokens):
+        raise TextError("written: not a prompt and a response in the tokenizer's ids")
     return Document(tokens, [index >= prompt for index in range(len(tokens))])
 
 

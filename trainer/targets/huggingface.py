@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -32,21 +33,33 @@ from trainer.targets.interface import BatchSession, Extension, Session, choose_m
 from trainer.targets.own import document_bounds
 from trainer.tokenizer import Tokenizer
 
+# What transformers lets through where files are damaged, cut short or of other shapes.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError)
 _WASTE = 1.25  # documents share a batch while padding keeps within this factor of their tokens
 
 
 def open_huggingface(
     config: TargetConfig, device: torch.device, dtype: torch.dtype, num_taps: int
 ) -> HuggingFaceTarget:
-    """Loads the directory ``target.path``; nothing is fetched and no remote code is run."""
+    """Loads the directory ``target.path``; nothing is fetched, no remote code is run, no pickle is read.
+
+    ConfigError also where a weight is missing: it would be left random, with a warning at most.
+    """
     tokenizer = open_huggingface_tokenizer(config)
     path = Path(config.path or "")
     try:
-        model: Any = _transformers().AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, local_files_only=True, trust_remote_code=False
+        model, loading = _transformers().AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except _UNREADABLE as error:
         raise ConfigError(f"cannot load {path}: {error}") from error
+    if missing := sorted(loading["missing_keys"]):
+        raise ConfigError(f"{path} holds no weights for {', '.join(missing[:3])} ({len(missing)} missing)")
     return HuggingFaceTarget(model.to(device), tokenizer, path, num_taps=num_taps, mask_token_id=config.mask_token_id)
 
 
@@ -58,14 +71,16 @@ def open_huggingface_tokenizer(config: TargetConfig) -> Tokenizer:
         raise ConfigError(f"target.path: {path} holds no config.json")
     try:
         fast = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+        generation = transformers.GenerationConfig()
+        if (path / "generation_config.json").is_file():
+            generation = transformers.GenerationConfig.from_pretrained(path, local_files_only=True)
+    except _UNREADABLE as error:
         raise ConfigError(f"cannot load the tokenizer of {path}: {error}") from error
     if not getattr(fast, "is_fast", False):
         raise ConfigError(f"{path} has no fast tokenizer (tokenizer.json)")
+    listed = generation.eos_token_id
     ends: set[int] = set() if fast.eos_token_id is None else {fast.eos_token_id}
-    if (path / "generation_config.json").is_file():
-        listed = json.loads((path / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id")
-        ends |= set(listed if isinstance(listed, list) else [] if listed is None else [listed])
+    ends |= set(listed if isinstance(listed, list) else [] if listed is None else [listed])
     if not ends:
         raise ConfigError(f"{path} names no end-of-sequence token")
     names = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -160,9 +175,7 @@ class HuggingFaceTarget:
     def _digest(self) -> str:
         """sha256 over the names and contents of all weight files and the configuration."""
         files = sorted(
-            file
-            for file in self.path.iterdir()
-            if file.suffix in (".safetensors", ".bin") or file.name == "config.json"
+            file for file in self.path.iterdir() if file.suffix == ".safetensors" or file.name == "config.json"
         )
 
         def digest(file: Path) -> str:
