@@ -8,7 +8,6 @@ process killed at any moment leaves either the whole or nothing.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import re
@@ -24,9 +23,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trainer.config import Config
+from trainer.config import Config, Whole
 from trainer.errors import CheckpointError, ResumeRefused
-from trainer.files import new_directory
+from trainer.files import locked, new_directory
 
 MODEL, OPTIMIZER, RNG, STATE = (
     "model.safetensors",
@@ -44,17 +43,17 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """``trainer_state.json``: where the run stands and what it belongs to."""
 
     format: int = FORMAT
-    step: int
+    step: Whole
     """Updates done."""
     seed: int
-    epoch: int
-    batch_index: int
+    epoch: Whole
+    batch_index: Whole
     """The next packed row, within the epoch."""
-    row: int
+    row: Whole
     """The next packed row, counted from the start of the run."""
-    samples: int
+    samples: Whole
     """Documents trained on so far."""
-    config: dict[str, Any]
+    config: dict[str, dict[str, Any]]
     config_digest: str
     identity: dict[str, str | int | float]
     """Target and tokenizer."""
@@ -84,8 +83,16 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
 
 
 def save(directory: Path, state: State, tensors: Mapping[str, Mapping[str, Tensor]]) -> Path:
-    """Writes ``step_N`` durably; ``tensors`` maps file names to contents. OSError if the disk does not take it."""
+    """Writes ``step_N`` durably; ``tensors`` maps file names to contents. CheckpointError if the disk refuses."""
     target = checkpoint_path(directory, state.step)
+    try:
+        _write(target, state, tensors)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot write {target}: {error}") from error
+    return target
+
+
+def _write(target: Path, state: State, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
     with new_directory(target) as writing:
         for name, content in tensors.items():
             # safetensors refuses tensors that share memory, as views of one buffer do.
@@ -95,18 +102,16 @@ def save(directory: Path, state: State, tensors: Mapping[str, Mapping[str, Tenso
         (writing / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(complete)))
         if target.exists():  # an older branch of this run reached the same step
             _delete(target)
-    return target
 
 
 def load_state(path: Path) -> State:
     """Reads ``trainer_state.json``; CheckpointError where it is missing or damaged, or of another format."""
     try:
-        raw = json.loads((path / STATE).read_bytes())
-        if raw.get("format") != FORMAT:
-            raise CheckpointError(f"{path} has format {raw.get('format')}; this trainer reads {FORMAT}")
-        state = msgspec.convert(raw, State)
-    except (OSError, ValueError, msgspec.ValidationError) as error:
+        state = msgspec.json.decode((path / STATE).read_bytes(), type=State)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is no checkpoint: {error}") from error
+    if state.format != FORMAT:
+        raise CheckpointError(f"{path} has format {state.format}; this trainer reads {FORMAT}")
     for name, size in state.files.items():
         found = (path / name).stat().st_size if (path / name).is_file() else None
         if found != size:
@@ -167,20 +172,19 @@ def changed_settings(saved: State, config: Config) -> list[str]:
     ]
 
 
-def set_aside(directory: Path, *logs: str) -> Path | None:
-    """Moves an earlier run's checkpoints and logs into ``previous-N``; None if there are none."""
-    old = [path for _, path in list_checkpoints(directory)]
+def set_aside(directory: Path, *logs: str, after: int = -1) -> None:
+    """Moves the checkpoints past step ``after``, and the named logs, into ``previous-N``."""
+    old = [path for step, path in list_checkpoints(directory) if step > after]
     old += [path for name in logs if (path := directory / name).exists()]
     if not old:
-        return None
+        return
     number = 1
     while (place := directory / f"previous-{number}").exists():
         number += 1
     place.mkdir()
     for path in old:
         path.rename(place / path.name)
-    logger.info("the earlier run is in %s", place)
-    return place
+    logger.info("%s: now in %s", ", ".join(path.name for path in old), place)
 
 
 def rng_state() -> dict[str, Tensor]:
@@ -214,14 +218,9 @@ def prune(directory: Path, keep_last: int, keep_every: int | None) -> list[Path]
 def run_lock(directory: Path) -> Iterator[None]:
     """Keeps a second trainer out of the run's directory, and removes what a killed one left unfinished.
 
-    Raises CheckpointError while another process holds it. The kernel lifts the lock with the process.
+    Raises CheckpointError while another process holds it.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / ".lock", "w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise CheckpointError(f"another trainer is at work in {directory}") from error
+    with locked(directory / ".lock", CheckpointError(f"another trainer is at work in {directory}")):
         for path in directory.iterdir():
             if _UNFINISHED.fullmatch(path.name):
                 shutil.rmtree(path)

@@ -21,14 +21,14 @@ app = typer.Typer(
 data_app = typer.Typer(help="The training text.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
-ConfigPath = Annotated[Path, typer.Argument(help="TOML file; see configs/.", metavar="CONFIG")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(help="section.key=value, as often as wanted.", metavar="[KEY=VALUE]...")
-]
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
+# typer 0.25 drops the help of arguments under click 8.4.
+ARGUMENTS = "CONFIG is a TOML file, as those in configs/; any value of it is overridden by section.key=value."
 Checkpoint = Annotated[Path | None, typer.Option(help="A step_N directory; by default the run's newest.")]
 
 
-@app.command()
+@app.command(epilog=ARGUMENTS)
 def train(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -70,7 +70,7 @@ def train(
     raise typer.Exit(run(values, Start(fresh=fresh, weights_only=weights_only, checkpoint=checkpoint)))
 
 
-@app.command()
+@app.command(epilog=ARGUMENTS)
 def evaluate(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -84,7 +84,7 @@ def evaluate(
     module.run(load_config(config, overrides or ()), checkpoint=checkpoint, as_json=as_json, out=out)
 
 
-@app.command()
+@app.command(epilog=ARGUMENTS)
 def export(
     config: ConfigPath,
     out: Annotated[Path, typer.Option(help="The directory to write.")],
@@ -94,10 +94,10 @@ def export(
     """Write a checkpoint's drafter for SGLang and vLLM."""
     from trainer import export as module
 
-    module.run(load_config(config, overrides or ()), checkpoint=checkpoint, out=out)
+    module.run(load_config(config, overrides or ()), out, checkpoint=checkpoint)
 
 
-@app.command()
+@app.command(epilog=ARGUMENTS)
 def regenerate(config: ConfigPath, overrides: Overrides = None) -> None:
     """Let the target write the responses that the drafter trains on; goes on where it was stopped."""
     from trainer import regenerate as module
@@ -105,7 +105,7 @@ def regenerate(config: ConfigPath, overrides: Overrides = None) -> None:
     module.run(load_config(config, overrides or ()))
 
 
-@data_app.command()
+@data_app.command(epilog=ARGUMENTS)
 def inspect(config: ConfigPath, overrides: Overrides = None) -> None:
     """Tokenise the text and show counts, lengths, packing and every bad line."""
     from trainer.data import inspect as module
@@ -114,9 +114,9 @@ def inspect(config: ConfigPath, overrides: Overrides = None) -> None:
 
 
 def main() -> None:
-    """Runs the command line; a TrainerError ends it with its message and exit code."""
+    """Runs the command line; a TrainerError or what the system refuses ends it with one message and an exit code."""
     try:
         app()
-    except TrainerError as error:
+    except (TrainerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from error
+        raise SystemExit(error.exit_code if isinstance(error, TrainerError) else 1) from error

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from trainer.errors import TrainerError
+
+
+@contextmanager
+def locked(path: Path, refusal: TrainerError | None = None) -> Iterator[None]:
+    """Holds the lock file ``path``; waits for it, or raises ``refusal`` while another process holds it.
+
+    The kernel lifts the lock with the process.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if refusal else 0))
+        except BlockingIOError as error:
+            raise (refusal or error) from error
+        yield
 
 
 @contextmanager
@@ -23,6 +41,8 @@ def new_directory(path: Path) -> Iterator[Path]:
         yield temporary
         for folder, _, names in os.walk(temporary):
             for name in names:
+                # safetensors writes for its owner alone, which would shut out a server under another user.
+                Path(folder, name).chmod(0o666 & ~_umask())
                 _sync(Path(folder, name))
             _sync(Path(folder))
         temporary.chmod(0o777 & ~_umask())  # mkdtemp's 0700 would shut out other readers of a shared disk

@@ -8,13 +8,11 @@ lines depend on; a file made otherwise is refused, not mixed.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from rich.progress import Progress
 
 from trainer.config import Config, RegenerateConfig
 from trainer.errors import ConfigError, ResumeRefused
-from trainer.files import cut_torn_line, write_text
+from trainer.files import cut_torn_line, locked, write_text
 from trainer.prompts import HELD_OUT, Prompt, load_prompts
 from trainer.targets import open_target
 from trainer.targets.generation import generate
@@ -80,7 +78,8 @@ def regenerate(target: DecodableTarget, config: RegenerateConfig, *, progress: b
     out.parent.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     tokens = 0
-    with _locked(out):
+    # Two runs that append to one file would interleave their lines.
+    with locked(out.with_name(f"{out.name}.lock"), ResumeRefused(f"another run is writing {out}")):
         done = _prepare(out, _meta(target, config, encoded), encoded)
         with out.open("ab") as file, Progress(disable=not progress, transient=True) as bar:
             task = bar.add_task("regenerate", total=len(encoded), completed=done)
@@ -199,14 +198,3 @@ def _name_of(line: bytes) -> Any:
         return json.loads(line)["id"]
     except (ValueError, KeyError, TypeError):
         return None
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Two runs that append to one file would interleave their lines."""
-    with out.with_name(f"{out.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ResumeRefused(f"another run is writing {out}") from error
-        yield

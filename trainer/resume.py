@@ -86,13 +86,19 @@ def restore(
     saved = checkpoint.load_state(path)
     checkpoint.refuse_mismatch(saved, fresh)
     if saved.torch_version != str(torch.__version__):
-        logger.warning("saved by torch %s, now %s: see `envguard diff`", saved.torch_version, torch.__version__)
+        logger.warning(
+            "saved by torch %s, now %s; `envguard diff %s live` shows what else differs",
+            *(saved.torch_version, torch.__version__, path),
+        )
     for change in checkpoint.changed_settings(saved, config):
         logger.warning("changed since the checkpoint: %s", change)
     load_weights(drafter, path)
     optimizer.load_state(checkpoint.load_tensors(path, checkpoint.OPTIMIZER, torch.device("cpu")))
     generators = checkpoint.load_tensors(path, checkpoint.RNG, torch.device("cpu"))
     logger.info("resumed from %s: epoch %d, row %d", path, saved.epoch, saved.batch_index)
+    if start.checkpoint is not None:
+        # Left in place, they would be the newest: this branch's own would be pruned, and the next start go to theirs.
+        checkpoint.set_aside(directory, after=saved.step)
     return msgspec.structs.replace(fresh, **{name: getattr(saved, name) for name in COUNTERS}), generators
 
 

@@ -80,6 +80,11 @@ def train(config: Config, start: Start, place: Place, source: Source, group: Gro
         sinks = leader_sinks(config, directory, state.step, plan.total_steps) if place.leads else []
         for sink in sinks:
             stack.callback(sink.close)
+        if place.leads and state.step >= plan.total_steps:
+            logger.info(
+                "all %d steps are done; a larger train.epochs or train.max_steps goes on, --fresh starts anew",
+                plan.total_steps,
+            )
         clock = Clock(peak_flops(device_name(place.device)), place, plan.rows_per_step, plan.total_steps)
         stopping = False
         while state.step < plan.total_steps and not stopping:

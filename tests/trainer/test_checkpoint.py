@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from pathlib import Path
 
 import msgspec
@@ -61,10 +63,19 @@ def test_a_truncated_file_is_told_by_its_size(tmp_path: Path) -> None:
         checkpoint.load_state(path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "{}", '{"format": 99}', '{"format": 1}'])
-def test_a_damaged_state_is_told(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b"null", b"\xff\xfe", b'{"format": 99}'])
+def test_a_damaged_state_is_told(tmp_path: Path, content: bytes) -> None:
     path = save(tmp_path, 1)
-    (path / checkpoint.STATE).write_text(content)
+    (path / checkpoint.STATE).write_bytes(content)
+    with pytest.raises(CheckpointError, match="is no checkpoint"):
+        checkpoint.load_state(path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("format", 99), ("row", -5), ("step", "3"), ("config", {"train": 3})])
+def test_a_state_that_cannot_be_is_told(tmp_path: Path, key: str, value: object) -> None:
+    path = save(tmp_path, 1)
+    content = json.loads((path / checkpoint.STATE).read_bytes())
+    (path / checkpoint.STATE).write_text(json.dumps({**content, key: value}))
     with pytest.raises(CheckpointError):
         checkpoint.load_state(path)
 
@@ -83,18 +94,33 @@ def test_the_same_step_again_replaces_the_older_branch(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
 
 
-def test_a_disk_that_fails_leaves_the_earlier_checkpoints_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_takes_no_more_leaves_the_earlier_checkpoints_alone(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the full disk: safetensors meets it in the same place."""
     save(tmp_path, 4)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(OSError, match="No space"):
-        save(tmp_path, 5)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot write .*step_100000: .*File too large"):
+            save(tmp_path, 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
+
+
+def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot write"):
+        save(tmp_path / "file", 4)
+
+
+def test_other_users_may_read_a_checkpoint_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        path = save(tmp_path, 4)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o750
+    assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o640}
 
 
 def test_pruning_keeps_the_last_and_the_milestones(tmp_path: Path) -> None:

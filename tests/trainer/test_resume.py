@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.trainer.runs import curve, log_of, small_config, start_process, train_here, write_text
-from trainer.checkpoint import list_checkpoints, load_state
+from trainer.checkpoint import STATE, list_checkpoints, load_state
 from trainer.config import Config
 from trainer.errors import CheckpointError, ResumeRefused
 
@@ -142,6 +142,38 @@ def test_fresh_sets_the_earlier_run_aside(tmp_path: Path) -> None:
     assert curve(config) == first
     aside = tmp_path / "run" / "previous-1"
     assert {path.name for path in aside.iterdir()} == {"step_2", "step_3", "train_log.jsonl"}
+
+
+def test_a_resumed_earlier_checkpoint_sets_the_later_ones_aside(tmp_path: Path) -> None:
+    """`envguard launch` starts at its reference. Were the later ones left, the new ones would be pruned."""
+    config = small_config(tmp_path, train={"max_steps": 9}, checkpoint={"every": 3, "keep_last": 2})
+    train_here(config)
+    shorter = small_config(tmp_path, train={"max_steps": 7}, checkpoint={"every": 3, "keep_last": 2})
+    train_here(shorter, checkpoint=tmp_path / "run" / "step_6")
+    assert [step for step, _ in list_checkpoints(tmp_path / "run")] == [6, 7]
+    assert [path.name for path in (tmp_path / "run" / "previous-1").iterdir()] == ["step_9"]
+    train_here(config)
+    assert [line["step"] for line in log_of(config)] == [*range(1, 10), 7, 8, 9]
+    assert [step for step, _ in list_checkpoints(tmp_path / "run")] == [7, 9]
+
+
+def test_a_finished_run_says_so(tmp_path: Path) -> None:
+    config = small_config(tmp_path, train={"max_steps": 2})
+    train_here(config)
+    assert "all 2 steps are done" not in (tmp_path / "run" / "run.log").read_text()
+    train_here(config)
+    assert "all 2 steps are done" in (tmp_path / "run" / "run.log").read_text()
+    assert len(log_of(config)) == 2
+
+
+def test_another_torch_is_pointed_out_with_the_command_that_compares(tmp_path: Path) -> None:
+    config = small_config(tmp_path, train={"max_steps": 1})
+    train_here(config)
+    state = tmp_path / "run" / "step_1" / STATE
+    state.write_text(state.read_text().replace(torch.__version__, "2.0.0+cu118"))
+    train_here(config)
+    said = f"saved by torch 2.0.0+cu118, now {torch.__version__}; `envguard diff {state.parent} live`"
+    assert said in (tmp_path / "run" / "run.log").read_text()
 
 
 def test_weights_only_begins_a_new_run_from_the_weights(tmp_path: Path) -> None:

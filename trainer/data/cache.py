@@ -7,13 +7,11 @@ there; one whose files do not match their checksums is built again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from numpy.typing import NDArray
 
 from trainer.data.documents import BadLine, read_documents
 from trainer.errors import ConfigError
-from trainer.files import new_directory
+from trainer.files import locked, new_directory
 from trainer.tokenizer import Tokenizer
 
 _FORMAT = 1  # raise it when the same sources would give other files
@@ -79,7 +77,7 @@ def open_cache(cache_dir: Path, paths: Sequence[Path], tokenizer: Tokenizer, max
     """The cache of these files under this tokenizer; built where it is missing or damaged."""
     digest = cache_digest(paths, tokenizer, max_length)
     folder = cache_dir / digest
-    with _locked(cache_dir / f"{digest}.lock"):
+    with locked(cache_dir / f"{digest}.lock"):  # one process builds it, the other ranks wait and then find it
         meta = _read_meta(folder, digest)
         if meta is None:
             if folder.exists():
@@ -159,12 +157,3 @@ def _map(folder: Path, name: str) -> NDArray[Any]:
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype=_TYPES[name])
     return np.memmap(path, dtype=_TYPES[name], mode="r")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process builds a cache, the other ranks wait and then find it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
