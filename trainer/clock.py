@@ -38,7 +38,7 @@ class Clock:
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
             epoch=state.epoch,
             batch=state.batch_index,
-            samples=state.samples,
+            documents=state.samples,
             loss=summary.losses,
             loss_mean=totals.loss,
             accuracy=totals.accuracy,

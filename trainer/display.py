@@ -6,10 +6,10 @@ import logging
 import sys
 import time
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 from trainer.config import Config
-from trainer.runlog import StepRecord
+from trainer.runlog import Sink, StepRecord
 
 logger = logging.getLogger("trainer")
 PLAIN_EVERY = 10.0
@@ -17,19 +17,7 @@ PLAIN_EVERY = 10.0
 BARS = "▁▂▃▄▅▆▇█"
 
 
-class Display(Protocol):
-    """Shows step records."""
-
-    def write(self, record: StepRecord) -> None:
-        """Shows the newest one."""
-        ...
-
-    def close(self) -> None:
-        """Leaves the terminal as it was."""
-        ...
-
-
-def open_display(config: Config, total_steps: int) -> Display:
+def open_display(config: Config, total_steps: int) -> Sink:
     """The screen if configured, or if stdout is a terminal."""
     wanted = config.log.display if config.log.display is not None else sys.stdout.isatty()
     return LiveDisplay(config, total_steps) if wanted else PlainDisplay(total_steps)
@@ -116,7 +104,7 @@ class LiveDisplay:
         length = "n/a" if record.acceptance_length is None else f"{record.acceptance_length:.2f}"
         accuracy = " ".join("--" if value is None else f"{100 * value:.0f}" for value in record.accuracy)
         rows = {
-            "step": f"{record.step} of {self.total_steps}, epoch {record.epoch}, {record.samples} documents",
+            "step": f"{record.step} of {self.total_steps}, epoch {record.epoch}, {record.documents} documents",
             "speed": f"{rate(record.tok_s)}tok/s, {rate(record.draft_pos_s)}draft positions/s, "
             f"MFU {share(record.mfu)}, ETA {duration(record.eta_s)}",
             "loss": f"{record.loss_mean:.4f}  [{', '.join(f'{loss:.4f}' for loss in record.loss)}]",

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from trainer.config import Config
+from trainer.errors import ConfigError
 from trainer.files import cut_torn_line
 
 
@@ -23,8 +24,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     batch: int
     """The next packed row, within the epoch."""
-    samples: int
-    """Documents trained on since the run began."""
+    documents: int
+    """Trained on since the run began. Not called samples: readers of logs take that for the size of the data."""
     loss: list[float]
     """One a drafter."""
     loss_mean: float
@@ -64,14 +65,14 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sink(Protocol):
-    """Takes step records."""
+    """Takes step records: a log or a screen."""
 
     def write(self, record: StepRecord) -> None:
-        """Records one step."""
+        """Records or shows one step."""
         ...
 
     def close(self) -> None:
-        """Flushes what is held back."""
+        """Flushes what is held back, or gives the terminal back."""
         ...
 
 
@@ -97,8 +98,10 @@ class TensorBoard:
     """Scalars for TensorBoard (extra ``report``)."""
 
     def __init__(self, directory: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError("log.tensorboard needs its package: pip install tensorboard") from error
         self._writer = SummaryWriter(str(directory), purge_step=step)
 
     def write(self, record: StepRecord) -> None:
@@ -115,8 +118,10 @@ class WeightsAndBiases:
     """Scalars for W&B (extra ``wandb``)."""
 
     def __init__(self, directory: Path, project: str, config: Config) -> None:
-        import wandb
-
+        try:
+            import wandb
+        except ImportError as error:
+            raise ConfigError("log.wandb needs its package: pip install wandb") from error
         self._run = wandb.init(
             project=project, dir=str(directory), config=msgspec.to_builtins(config), resume="allow"
         )
@@ -142,9 +147,9 @@ def _numbers(record: StepRecord) -> dict[str, float]:
 
 def open_sinks(config: Config, directory: Path, step: int) -> list[Sink]:
     """The configured logs of a run that goes on after ``step``."""
-    sinks: list[Sink] = [JsonLines(directory / config.log.jsonl)]
+    sinks: list[Sink] = []
     if config.log.tensorboard:
         sinks.append(TensorBoard(directory / "tensorboard", step + 1))
     if config.log.wandb:
         sinks.append(WeightsAndBiases(directory, config.log.wandb_project, config))
-    return sinks
+    return [JsonLines(directory / config.log.jsonl), *sinks]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import sys
+from datetime import UTC
 from pathlib import Path
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from envguard.acquire.machine.zone import Zone
+from envguard.acquire.runs.log_files import find_logs
+from envguard.acquire.runs.train_log import read_train_log
+from envguard.acquire.seam.host import LiveHost
+from envguard.config import LogFields
 from trainer.config import Config, build_config
 from trainer.display import LiveDisplay, PlainDisplay, duration, open_display, rate, sparkline
+from trainer.errors import ConfigError
 from trainer.runlog import JsonLines, StepRecord, open_sinks
 
 RECORD = StepRecord(
-    step=3, time="2026-01-01T00:00:00.000+00:00", epoch=0, batch=9, samples=40, loss=[2.0, 4.0], loss_mean=3.0,
+    step=3, time="2026-01-01T00:00:00.000+00:00", epoch=0, batch=9, documents=40, loss=[2.0, 4.0], loss_mean=3.0,
     accuracy=[0.5, None], acceptance_length=1.5, lr=1e-4, grad_norm=0.3, tok_s=21500.0, draft_pos_s=5e6, anchors=64,
     anchors_per_document=4.0, anchors_per_token=0.02, mfu=0.44, step_s=0.5, data_wait_s=0.01, target_s=0.2,
     q_pre=[50, 49], q_hs=[0, 1], attention="flex", recompiles=0, cache_hits=3, cache_misses=1, peak_memory=2**30,
@@ -35,7 +43,33 @@ def test_one_line_a_step_with_the_names_that_readers_know(tmp_path: Path) -> Non
     first = lines(tmp_path / "log.jsonl")[0]
     assert first["loss"] == [2.0, 4.0]
     assert (first["q_pre"], first["q_hs"]) == ([50, 49], [0, 1])
-    assert {"time", "tok_s", "samples", "mfu", "eta_s", "recompiles", "cache_hits", "cache_misses"} <= first.keys()
+    assert {"time", "tok_s", "documents", "mfu", "eta_s", "recompiles", "cache_hits", "cache_misses"} <= first.keys()
+
+
+def test_the_timeline_of_envguard_reads_it(tmp_path: Path) -> None:
+    """Speed, losses and queues are found; what only counts up is not taken for data that grew."""
+    path = tmp_path / "train_log.jsonl"
+    log = JsonLines(path)
+    for step in range(1, 5):
+        log.write(msgspec.structs.replace(RECORD, step=step, documents=10 * step, q_pre=[step, 49]))
+    log.close()
+    (found,), _ = find_logs(LiveHost(), (), (str(path),))
+    read = read_train_log(LiveHost(), found, LogFields(), Zone(UTC, "test"))
+    assert read is not None
+    assert list(read.step) == [1, 2, 3, 4]
+    assert list(read.rate) == [21500.0] * 4
+    assert read.time_ns[0] == 1_767_225_600 * 10**9
+    assert (read.without_loss, read.not_finite_rows, read.unread) == (0, 0, 0)
+    assert {held.field for held in read.held} == {"q_pre", "q_hs"}
+    assert read.value("q_pre", 2) == "[3,49]"
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_a_missing_extra_is_named(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("wandb", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=f"log.{name} needs its package: pip install {name}"):
+        open_sinks(build_config({"log": {name: True}}), tmp_path, step=0)
 
 
 def test_a_torn_line_is_cut_off_and_whole_ones_are_kept(tmp_path: Path) -> None:
