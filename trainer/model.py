@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from trainer.attention import attend
 from trainer.config import LayerType, ModelConfig
+from trainer.errors import ConfigError
 from trainer.mask import BlockLayout, Mask, dense_mask
 from trainer.shapes import TargetShape, tap_layers
 
@@ -45,7 +46,7 @@ class DrafterShape:
 
     @classmethod
     def of(cls, config: ModelConfig, target: TargetShape) -> DrafterShape:
-        """The configured sizes, the target's where none is configured."""
+        """The configured sizes, the target's where none is configured; ConfigError where heads do not divide."""
         defaults = {
             "num_heads": target.num_heads,
             "num_kv_heads": target.num_kv_heads,
@@ -53,6 +54,11 @@ class DrafterShape:
             "intermediate_size": target.intermediate_size,
         } | target.drafter
         chosen = {name: getattr(config, name) or default for name, default in defaults.items()}
+        if chosen["num_heads"] % chosen["num_kv_heads"]:
+            raise ConfigError(
+                f"the drafter's {chosen['num_heads']} heads do not divide among {chosen['num_kv_heads']} key/value "
+                "heads: set model.num_heads and model.num_kv_heads"
+            )
         return cls(
             **chosen,
             hidden_size=target.hidden_size,
@@ -91,18 +97,6 @@ def rotate(x: Tensor, by: Rotary) -> Tensor:
     return (wide * cos + torch.cat((-high, low), dim=-1) * sin).to(x.dtype)
 
 
-class RMSNorm(nn.Module):
-    """Root-mean-square norm over the last dimension, statistics in fp32."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-
-
 class Attention(nn.Module):
     """The block's queries over context and block."""
 
@@ -114,8 +108,8 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(H, shape.num_kv_heads * d, bias=False)
         self.v_proj = nn.Linear(H, shape.num_kv_heads * d, bias=False)
         self.o_proj = nn.Linear(shape.num_heads * d, H, bias=False)
-        self.q_norm = RMSNorm(d, shape.rms_norm_eps)
-        self.k_norm = RMSNorm(d, shape.rms_norm_eps)
+        self.q_norm = nn.RMSNorm(d, shape.rms_norm_eps)
+        self.k_norm = nn.RMSNorm(d, shape.rms_norm_eps)
 
     def heads(self, x: Tensor) -> Tensor:
         """[N, heads * d] -> [1, heads, N, d]."""
@@ -152,9 +146,9 @@ class Layer(nn.Module):
 
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.input_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.self_attn = Attention(shape)
-        self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.mlp = MLP(shape)
 
     def forward(self, x: Tensor, context: tuple[Tensor, Tensor], at: Rotary, mask: Mask) -> Tensor:
@@ -171,12 +165,6 @@ class Cache:
     capacity: int
     length: int = 0
 
-    def truncate(self, length: int) -> None:
-        """Forgets the tokens from ``length`` on."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"cannot truncate a cache of {self.length} tokens to {length}")
-        self.length = length
-
 
 class Drafter(nn.Module):
     """Target hidden states and a block's embeddings in, the block's final hidden states out.
@@ -189,9 +177,9 @@ class Drafter(nn.Module):
         super().__init__()
         self.shape = shape
         self.fc = nn.Linear(len(shape.taps) * shape.hidden_size, shape.hidden_size, bias=False)
-        self.hidden_norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.hidden_norm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_layers))
-        self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.norm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
 
     @torch.no_grad()
     def init_weights(self, seed: int) -> None:

@@ -58,6 +58,10 @@ def small_config(folder: Path, run: str = "run", **sections: dict[str, Any]) -> 
     return build_config(table)
 
 
+UNEVEN: dict[str, dict[str, Any]] = {"model": {"anchors": 256}, "data": {"max_batch_size": 2}}
+"""Sections of rows with more anchors than tokens: their weights differ, and with them a mean of means from the mean."""
+
+
 def train_here(config: Config, **start: Any) -> int:
     """A whole run in this process, on one thread as in the others."""
     import torch
@@ -135,7 +139,7 @@ EXACT = (
     "acceptance_length",
     "epoch",
     "batch",
-    "samples",
+    "documents",
     "anchors",
 )
 """What must be equal to the bit on resume."""

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.trainer.runs import curve, log_of, small_config, start_ranks, train_here, train_ranks
+from tests.trainer.runs import UNEVEN, curve, log_of, small_config, start_ranks, train_here, train_ranks
 from trainer.checkpoint import list_checkpoints
 from trainer.clock import recommended_split
 from trainer.config import Config
@@ -26,10 +26,11 @@ LAYOUTS = [(1, 1), (2, 1), (1, 2), (2, 2)]
 
 
 def layout(folder: Path, targets: int, drafters: int, run: str, **sections: dict[str, Any]) -> Config:
-    """Two rows a step whatever the layout, so that losses can be compared."""
+    """Two uneven rows a step whatever the layout, so that losses can be compared."""
     sections["topology"] = {"targets": targets, "drafters": drafters, "queue_depth": 2, "prefetch": 4}
-    sections["train"] = {"rows_per_step": 2, "epochs": 6, **sections.get("train", {})}
-    return small_config(folder, run, **sections)
+    sections["train"] = {"rows_per_step": 2, "epochs": 3, **sections.get("train", {})}
+    sections["data"] = {**UNEVEN["data"], **sections.get("data", {})}
+    return small_config(folder, run, model=UNEVEN["model"], **sections)
 
 
 @pytest.fixture(scope="module")

@@ -67,18 +67,12 @@ def test_training_forward_equals_cached_inference(kinds: tuple[LayerType, ...]) 
         torch.testing.assert_close(served, trained[number], rtol=1e-4, atol=1e-5)
 
 
-def test_a_truncated_cache_drafts_as_if_the_tokens_had_never_been_there() -> None:
-    drafter, taps, block = small_drafter(), random_taps(20), embedding()[:4]
-    once, twice = drafter.new_cache(20), drafter.new_cache(20)
-    drafter.append(once, taps[:9])
-    drafter.append(twice, taps)
-    twice.truncate(5)
-    drafter.append(twice, taps[5:9])
-    torch.testing.assert_close(drafter.draft(twice, block), drafter.draft(once, block), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="truncate"):
-        once.truncate(10)
+def test_a_cache_takes_no_more_than_it_has_room_for() -> None:
+    drafter = small_drafter()
+    cache = drafter.new_cache(20)
+    drafter.append(cache, random_taps(12))
     with pytest.raises(ValueError, match="a cache of"):
-        drafter.append(once, random_taps(12))
+        drafter.append(cache, random_taps(9))
 
 
 def test_a_document_is_drafted_alike_wherever_it_stands_in_a_row() -> None:
@@ -145,5 +139,7 @@ def test_tap_layers_of_shallow_targets() -> None:
 def test_sizes_default_to_the_targets_own() -> None:
     shape = DrafterShape.of(ModelConfig(intermediate_size=80), TARGET)
     assert (shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.intermediate_size) == (4, 2, 8, 80)
+    with pytest.raises(ConfigError, match="4 heads do not divide among 3"):
+        DrafterShape.of(ModelConfig(num_kv_heads=3), TARGET)
     story = DrafterShape.of(ModelConfig(), SHAPES["qwen3.6-27b"])
     assert (story.num_heads, story.num_kv_heads, story.head_dim) == (32, 8, 128)

@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.trainer.runs import curve, log_of, small_config, train_here, write_text
+from tests.trainer.runs import UNEVEN, curve, log_of, small_config, train_here, write_text
+from trainer import step
 from trainer.checkpoint import list_checkpoints
+from trainer.loss import Totals, block_loss
 
 
 def test_overfits_a_few_documents_and_drafts_more_than_one_token(tmp_path: Path) -> None:
@@ -31,16 +34,27 @@ def test_overfits_a_few_documents_and_drafts_more_than_one_token(tmp_path: Path)
     assert all(line["recompiles"] == 0 for line in lines)
 
 
-def test_rows_of_a_step_add_up(tmp_path: Path) -> None:
-    """The first step's loss over 4 rows is the weighted mean of the rows' own."""
-    singles = small_config(tmp_path, "singles", train={"lr": 1e-12, "max_steps": 4})
-    together = small_config(tmp_path, "together", train={"lr": 1e-12, "max_steps": 1, "rows_per_step": 4})
+def test_rows_of_a_step_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step's loss over 4 rows is their weights' mean, not the mean of their means."""
+    sums: list[tuple[float, float]] = []
+
+    def noted(*arguments: Any, **options: Any) -> Totals:
+        totals = block_loss(*arguments, **options)
+        sums.append((totals.numerator.item(), totals.denominator.item()))
+        return totals
+
+    monkeypatch.setattr(step, "block_loss", noted)
+    singles = small_config(tmp_path, "singles", train={"lr": 1e-12, "max_steps": 4}, **UNEVEN)
+    together = small_config(tmp_path, "together", train={"lr": 1e-12, "max_steps": 1, "rows_per_step": 4}, **UNEVEN)
     train_here(singles)
     train_here(together)
-    losses = [step["loss_mean"] for step in curve(singles).values()]
     first = curve(together)[1]
-    assert min(losses) <= first["loss_mean"] <= max(losses)
-    assert first["samples"] == curve(singles)[4]["samples"]
+    numerators, denominators = zip(*sums[4:], strict=True)
+    assert [weights for _, weights in sums[:4]] == list(denominators)
+    assert first["loss_mean"] == pytest.approx(sum(numerators) / sum(denominators), rel=1e-6)
+    means = [numerator / denominator for numerator, denominator in sums[4:]]
+    assert first["loss_mean"] != pytest.approx(sum(means) / 4, rel=1e-5)
+    assert first["documents"] == curve(singles)[4]["documents"]
     assert list_checkpoints(Path(together.checkpoint.dir))[-1][0] == 1
 
 
@@ -81,6 +95,9 @@ def test_errors_are_one_line_with_their_exit_code(tmp_path: Path) -> None:
     assert both.returncode == 2
     missing = command("train", str(config), "--weights-only", "none", cwd=tmp_path)
     assert missing.returncode == 2  # the text file is not there
+    nowhere = command("train", str(config), f"checkpoint.dir={config}", cwd=tmp_path)
+    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
+    assert "File exists" in nowhere.stderr
 
 
 CONFIGS = Path(__file__).parents[2] / "configs"
