@@ -84,6 +84,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits with the contract's code."""
     words = sys.argv[1:] if arguments is None else arguments
+    _fill_closed_streams()
     _take_every_character(words)
     try:
         code = _run(words)
@@ -100,6 +101,21 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except Exception as error:
         sys.exit(_report(error, words))
     sys.exit(code)
+
+
+def _fill_closed_streams() -> None:
+    """A standard stream that our caller closed (`>&-`) leads nowhere.
+
+    Otherwise the next file to be opened gets its number, and is written into by whoever means to print. What is
+    started from here still finds it closed, since the descriptor is not inherited.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            try:
+                os.fstat(number)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _take_every_character(words: list[str]) -> None:

@@ -71,7 +71,6 @@ def run(project: Project, gated: Gate, plan: Plan, say: Warn, warn: Warn) -> tup
     ledger.change(pid=process.pid)
     ledger.note("run.started", run=identity, pid=process.pid, id=gated.live.id, reference=gated.diff.a.label)
     ended = _accompany(process, plan, ledger, warn)
-    _close(ledger, ended)
     return gated.report(ledger.run()), ended.code
 
 
@@ -95,12 +94,15 @@ def _accompany(process: Child, plan: Plan, ledger: Ledger, warn: Warn) -> Ended:
     observer = _observer(process, plan, ledger, warn)
     memory.start()
     try:
-        return process.wait()
+        ended = process.wait()
+        moment = clock.now()  # before the watch is closed, which may have an install to tell of
     finally:
         memory.close()
         if observer is not None:
             observer.close()
         plan.claims.release()
+    _close(ledger, ended, moment)
+    return ended
 
 
 def _observer(process: Child, plan: Plan, ledger: Ledger, warn: Warn) -> Observer | None:
@@ -115,8 +117,8 @@ def _observer(process: Child, plan: Plan, ledger: Ledger, warn: Warn) -> Observe
     return observer
 
 
-def _close(ledger: Ledger, ended: Ended) -> None:
-    ledger.change(ended=clock.now(), code=ended.code, signal=ended.signal)
+def _close(ledger: Ledger, ended: Ended, moment: str) -> None:
+    ledger.change(ended=moment, code=ended.code, signal=ended.signal)
     record = ledger.record
     ledger.note("run.ended", run=record.id, code=ended.code, signal=ended.signal, changed=len(record.changed))
 

@@ -73,5 +73,14 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", ["schema timeline", "--version", "no-such-command", "no-such-command --json"])
+def test_a_stream_that_is_closed_changes_no_code(command: str, closed: str) -> None:
+    words = f"{sys.executable} -P -m envguard {command}"
+    done = subprocess.run(["bash", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False)
+    assert done.returncode == (2 if "no-such" in command else 0)
+    assert "Traceback" not in done.stderr
+
+
 def test_version() -> None:
     assert run("--version").stdout.startswith("envguard ")

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,20 @@ def test_a_match_gives_the_commands_own_code_and_streams(room: Stage) -> None:
     done = launch(room, "--", "sh", "-c", "echo out; exit 7")
     assert (done.returncode, done.stdout) == (7, "out\n")
     assert records(room)[-1]["code"] == 7
+
+
+def test_a_closed_stdout_costs_neither_the_run_nor_its_code(room: Stage) -> None:
+    words = f"{sys.executable} -m envguard launch --json -- sh -c 'exit 5' >&-"
+    done = subprocess.run(
+        ["bash", "-c", words],
+        cwd=room.project,
+        env=room.environ() | NO_GPUS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 5, done.stderr
+    assert records(room)[-1]["code"] == 5
 
 
 def test_drift_is_refused_with_what_helps(swapped: Stage) -> None:
