@@ -108,7 +108,8 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
         raise UsageError("not confirmed; nothing was changed", NOT_CONFIRMED)
     since = service.installed_since(request, plan)
     with progress_bar(screen.err, shown) as bar:
-        outcome = service.carry_out(request, plan, bar) if plan.steps else Outcome(verified=service.already_there(plan))
+        there = Outcome(verified=service.already_there(plan))
+        outcome = service.carry_out(request, plan, bar) if plan.steps else there
         brought = service.bring_caches_back(request, bar) if wish.caches and outcome.failure is None else ()
     service.forget_fetched(session.project.state)
     outcome.notes += [cache.says for cache in brought]

@@ -14,6 +14,7 @@ from envguard.acquire.survey import Survey
 from envguard.restore.wanted import Target, Wanted
 from envguard.timeline.build import packages_of
 from envguard.timeline.packages import Swap
+from envguard.timeline.previous import Previous
 from envguard.timeline.restored import Before, Restored, changed_since, read_restored
 
 
@@ -68,13 +69,26 @@ def _restored(item: Restored) -> Wanted:
     )
 
 
+def also_named(previous: tuple[Previous, ...]) -> list[str]:
+    """What else witnesses name, each once: with its build where that alone tells it from the best one."""
+    best = previous[0]
+    named = []
+    for other in previous[1:]:
+        build = other.first("build")
+        told = other.version.full
+        if told == best.version.full and build is not None:
+            told += f" as build {build[:12]}"
+        named += [told] if told != best.version.full else []
+    return list(dict.fromkeys(named))[:3]
+
+
 def _wanted(swap: Swap) -> Wanted:
     name = swap.event.subject
     if not swap.previous:
         return Wanted(name=name, version=None, witness="no witness", sure=f"{swap.was_there}; no witness knows which")
     best = swap.previous[0]
     proofs = "; ".join(f"{item.witness} {item.path} {item.field} = {item.value}" for item in best.evidence[:3])
-    others = ", ".join(other.version.full for other in swap.previous[1:4])
+    others = ", ".join(also_named(swap.previous))
     sure = f"{swap.event.confidence}: {proofs}" + (f" (also named: {others})" if others else "")
     return Wanted(
         name=name,

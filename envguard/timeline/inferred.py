@@ -47,7 +47,10 @@ def _same(first: Sighting, second: Sighting) -> bool:
 def _event(name: str, before: Sighting, after: Sighting) -> Event:
     assert before.time_ns is not None
     assert after.time_ns is not None
-    text = f"{name} {before.version.full} → {after.version.full}, some time between two records"
+    was, now = before.version.full, after.version.full
+    if was == now and before.build is not None and after.build is not None:
+        was, now = f"{was} (build {before.build[:12]})", f"{now} (build {after.build[:12]})"
+    text = f"{name} {was} → {now}, some time between two records"
     return make_event(
         "package.replaced",
         name,

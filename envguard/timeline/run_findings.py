@@ -8,7 +8,7 @@ from envguard import clock
 from envguard.acquire.runs.train_log import TrainLog
 from envguard.fingerprint.units import counted
 from envguard.model.event import Event
-from envguard.timeline.causes import Cause, candidates
+from envguard.timeline.causes import LOADED, Cause, candidates
 from envguard.timeline.findings import Draft
 from envguard.timeline.happening import end_of, start_of
 from envguard.timeline.log_events import NO_NUMBER, RateChange, baseline_text
@@ -51,8 +51,12 @@ def _fall(change: RateChange, causes: list[Cause]) -> Draft:
         else f"the {apart} between the last good line and the first bad one"
     )
     says = [f"Before: {baseline_text(log, change.before)}, steady over {change.before.rows:,} lines."]
-    if causes:
-        says.append(f"Likeliest cause among what changed in {window}: {causes[0].event.summary}.")
+    felt = [cause for cause in causes if change.restarted or cause.event.kind not in LOADED]
+    causes = [*felt, *(cause for cause in causes if cause not in felt)]
+    if felt:
+        says.append(f"Likeliest cause among what changed in {window}: {felt[0].event.summary}.")
+    elif causes:
+        says.append(f"What is known to have changed in {window} is nothing that a running process notices.")
     else:
         says.append(f"No witness knows of a change in {window}.")
     shown = [cause.event for cause in causes[:SHOWN]]
@@ -61,16 +65,20 @@ def _fall(change: RateChange, causes: list[Cause]) -> Draft:
         title,
         " ".join(says),
         (change.event, *shown),
-        tuple(_caveats(change, causes)),
+        tuple(_caveats(change, causes, causes[1:SHOWN] if felt else causes[:SHOWN])),
     )
 
 
-def _caveats(change: RateChange, causes: list[Cause]) -> list[str]:
+def _caveats(change: RateChange, causes: list[Cause], beside: list[Cause]) -> list[str]:
+    """What speaks against the likeliest cause: what changed `beside` it, and how little coming before proves."""
     found = []
-    for cause in causes[1:SHOWN]:
+    for cause in beside:
         event = cause.event
         text = SPEAKS_AGAINST[event.kind].format(
-            summary=event.summary, subject=event.subject, from_=event.from_ or "?", to=event.to or "?"
+            summary=event.summary,
+            subject=event.subject,
+            from_=event.from_ or "?",
+            to="another build of it" if event.to is not None and event.from_ == event.to else event.to or "?",
         )
         if text not in found:
             found.append(text)
