@@ -16,6 +16,7 @@ app = typer.Typer(
     help="Trains DFlash drafters (block-diffusion speculative decoding) against a frozen target model.",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(help="The training text.", no_args_is_help=True)
@@ -47,8 +48,9 @@ def train(
 ) -> None:
     """Train, going on from the newest checkpoint if there is one.
 
-    With more than one target or drafter, or with --targets or --drafters, the ranks are started under torchrun
-    on this machine; on several machines, start torchrun yourself: torchrun ... -m trainer train CONFIG.
+    With more than one target or drafter, the ranks are started under torchrun on this machine.
+
+    On several machines, start torchrun yourself: torchrun ... -m trainer train CONFIG.
     """
     counts = {"targets": targets, "drafters": drafters}
     extra = [f"topology.{name}={count}" for name, count in counts.items() if count is not None]
