@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from typing import Literal, get_args
 
 import msgspec
@@ -38,10 +40,19 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     transaction: str | None = None
     evidence: tuple[Evidence, ...]
 
+REFUSALS = (
+    *(os.strerror(code) for code in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)),
+    "not recorded in this bundle",
+)
+"""How the reason ends where something is there and could not be read, by the system's or the bundle's word."""
+SINCE = "what changed since "
+"""Beginning of what is unknown where the checkpoint's own time is no time to count from."""
+
 
 def event_id(kind: str, subject: str, time: str | None, end: str | None) -> str:
     """The same for the same event, live or from a bundle: a digest of kind, subject and times."""
-    return hashlib.sha256("\0".join([kind, subject, time or "", end or ""]).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    text = "\0".join([kind, subject, time or "", end or ""])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +130,11 @@ class TimelineReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     unknown: tuple[Unknown, ...]
 
+    def undetermined(self) -> tuple[Unknown, ...]:
+        """What is there and could not be read: without it "no finding" is no clean answer. A witness that is not
+        there is a fact, and none of these."""
+        return tuple(item for item in self.unknown if item.why.endswith(REFUSALS) or item.what.startswith(SINCE))
+
     def exit_code(self) -> int:
-        """1 where there are findings; what no witness could see is said, and is no finding."""
-        return 1 if self.findings else 0
+        """1 where there are findings, else 3 where something could not be read."""
+        return 1 if self.findings else 3 if self.undetermined() else 0

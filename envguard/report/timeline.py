@@ -82,6 +82,8 @@ class View:
             when = self.local(checkpoint.time) if checkpoint.time else "at an unknown time"
             stamp = "with a stamp" if checkpoint.stamped else "without a stamp"
             says += f" since {checkpoint.name}, saved {when}, {stamp}"
+        if not count and self.report.undetermined():
+            says += ", but not everything could be read (below)"
         self.line(says, "bold")
         self.line(title, "dim")
         self.console.print()

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
-from envguard.model.event import Event, TimelineReport
+from envguard.model.event import SINCE, Event, TimelineReport
 from envguard.model.evidence import Unknown
 from envguard.timeline import code_events, log_events, run_findings, system_events
 from envguard.timeline import findings as finding
-from envguard.timeline.clock import weigh
+from envguard.timeline.clock import FUTURE_S, weigh
 from envguard.timeline.events import checkpoint_events, checkpoint_view, stale_events
 from envguard.timeline.happening import end_of, in_order, start_of
 from envguard.timeline.hints import read_hints
@@ -113,8 +113,17 @@ def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
         events=shown,
         transactions=tuple(run for run in known.packages.transactions if run.id in told),
         findings=finding.finish(drafts, shown),
-        unknown=_unknown(survey, known.unknown),
+        unknown=_unknown(survey, (*_no_time(survey, bounds), *known.unknown)),
     )
+
+
+def _no_time(survey: Survey, bounds: Bounds) -> tuple[Unknown, ...]:
+    """Why what happened since the checkpoint cannot be told: "nothing" would be no answer then."""
+    checkpoint = bounds.checkpoint
+    if checkpoint is None or checkpoint.saved_ns / clock.NS <= survey.machine.now + FUTURE_S:
+        return ()
+    why = "the time of its files lies in the future, so that everything seems to be older: `--since T` names a time"
+    return (Unknown(f"{SINCE}{checkpoint.name}", why),)
 
 
 def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[finding.Draft]:

@@ -56,6 +56,7 @@ def test_one_refused_operation_ends_no_survey(torch_stage: Stage, operation: str
     assert any(event.subject == "torch" for event in report.events)
     if host.refused and operation not in ("stat_target", "scan"):
         assert any("ermission denied" in item.why for item in report.unknown), report.unknown
+        assert report.exit_code() == (1 if report.findings else 3)
 
 
 def test_every_witness_that_is_missing_says_why(torch_stage: Stage) -> None:
@@ -63,3 +64,4 @@ def test_every_witness_that_is_missing_says_why(torch_stage: Stage) -> None:
     missing = {item.witness: item.why for item in seen.unavailable}
     assert {"wandb", "git", "pip-log", "train-log", "lock-file", "journal"} <= missing.keys()
     assert all(missing.values())
+    assert build_timeline(seen, Bounds()).exit_code() == 0  # what is not there is a fact, what is refused is not

@@ -146,3 +146,17 @@ def test_a_reinstall_of_the_same_build_is_no_replacement(torch_stage: Stage) -> 
     code, answer = timeline(torch_stage, "--since-checkpoint", "step_690")
     assert (code, answer["findings"]) == (0, [])
     assert {event["kind"] for event in answer["events"]} == {"checkpoint.saved", "package.installed"}
+
+
+def test_a_checkpoint_of_the_future_is_no_clean_answer(torch_stage: Stage) -> None:
+    """Everything would seem to be older than it: "no finding" there is not known, and not 0."""
+    saved = torch_stage.checkpoints / "step_690"
+    saved.mkdir()
+    (saved / "model.bin").write_bytes(b"w")
+    os.utime(saved / "model.bin", (4_000_000_000, 4_000_000_000))
+    done = torch_stage.envguard("timeline", "--since-checkpoint", "step_690", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 3
+    assert answer["unknown"][0]["what"] == "what changed since step_690"
+    assert "lies in the future" in answer["unknown"][0]["why"]
+    assert answer["events"][0]["confidence"] == "weak"
