@@ -8,8 +8,17 @@ import pytest
 
 from envguard.config import PolicyRule
 from envguard.errors import UsageError
-from envguard.fingerprint.rules import RULES, Change, check_policy, grade, is_torch_stack, rule_for, rules_table
-from envguard.model.drift import FACETS
+from envguard.fingerprint.rules import (
+    PROBLEM_FACETS,
+    RULES,
+    Change,
+    check_policy,
+    grade,
+    is_torch_stack,
+    rule_for,
+    rules_table,
+)
+from envguard.model.drift import FACETS, Facet
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -24,6 +33,11 @@ def test_every_facet_ends_in_a_rule_that_fits_everything(facet: str) -> None:
     rules = [rule for rule in RULES if rule.facet == facet]
     assert (rules[-1].kind, rules[-1].subject) == ("*", "*")
     assert all((rule.kind, rule.subject) != ("*", "*") for rule in rules[:-1])
+
+
+@pytest.mark.parametrize("facet", sorted({*PROBLEM_FACETS.values(), "packages", "unknown"}))
+def test_a_finding_is_told_in_its_own_words(facet: Facet) -> None:
+    assert grade(Change(facet, "subject", "problem:odd", detail="what was found")).why == "what was found"
 
 
 def test_no_rule_is_hidden_by_one_above_it() -> None:
