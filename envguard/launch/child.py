@@ -14,6 +14,7 @@ import errno
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -57,12 +58,21 @@ def find_command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     found = shutil.which(name, path=environ.get("PATH", os.defpath))
     if found is not None:
         return found
-    path = Path(name)
-    if "/" in name and path.exists():
-        why = "is a directory" if path.is_dir() else "is not executable"
+    if "/" in name and (why := _why_not(Path(name))):
         raise CannotExecute(f"{name}: {why}", f"`chmod +x {name}`, or name its interpreter")
     hint = "what comes after `--` is the command and its arguments"
     raise CommandNotFound(f"{name if name.strip() else repr(name)}: command not found", hint)
+
+
+def _why_not(path: Path) -> str | None:
+    """Why a path is no command; None where nothing is there."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:  # a folder on the way that may not be looked into, a circle of links
+        return error.strerror or str(error)
+    return "is a directory" if stat.S_ISDIR(mode) else "is not executable"
 
 
 def block_signals() -> set[signal.Signals]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from envguard.clock import local
 from envguard.launch.gate import Verdict
-from envguard.launch.session import FIRST_START
+from envguard.launch.session import FIRST_START, Gate
+from envguard.launch.waivers import Waiver
 from envguard.model.action import Check, LaunchReport, Run
 from envguard.model.drift import Drift
 from envguard.report.errors import printable
@@ -28,8 +29,9 @@ _EFFECT = {
 }
 
 
-def render(console: Console, report: LaunchReport, verdict: Verdict, reference: str | None, verbose: int) -> None:
-    """The decision, why, and what helps; `reference` is the REF as a command line takes it, where there is one."""
+def render(console: Console, report: LaunchReport, gated: Gate, verbose: int) -> None:
+    """The decision, why, and what helps."""
+    verdict = gated.verdict
     head = {
         "go": "go: a first start, with nothing to be held against"
         if report.reference == FIRST_START
@@ -51,7 +53,7 @@ def render(console: Console, report: LaunchReport, verdict: Verdict, reference: 
     for note in report.notes:
         paragraph(console, note, head="  note    ", indent=10, style="dim")
     if report.decision != "go":
-        for advice in advise(verdict, reference):
+        for advice in advise(verdict, gated.reference, gated.given):
             console.print(f"  {advice}", soft_wrap=True)
 
 
@@ -92,28 +94,34 @@ def _value(value: str | None) -> str:
     return value if len(value) <= 48 else f"{value[:20]}…"
 
 
-def advise(verdict: Verdict, reference: str | None) -> tuple[str, ...]:
-    """The exact commands that help, most useful first."""
+def advise(verdict: Verdict, reference: str | None, given: Sequence[Waiver] = ()) -> tuple[str, ...]:
+    """The exact commands that help, most useful first.
+
+    `reference` is the REF as a command line takes it, None where there is none; `given` the waivers of this command
+    line, which the next one needs again.
+    """
     out: list[str] = []
     restorable = [drift for drift in verdict.drifts if drift.facet in _RESTORABLE]
     if restorable and reference is not None:
         out.append(f"bring it back:  envguard restore {shlex.quote(reference)}")
     if verdict.code == 75:
         out.append("try again when it has passed (exit code 75)")
-    elif waivers := _waivers(verdict):
+    elif waivers := _waivers(verdict, given):
         lead = "or answer for it:" if out else "answer for it: "
         out.append(f"{lead} envguard launch {waivers} --because '…' -- …")
     return tuple(out)
 
 
-def _waivers(verdict: Verdict) -> str:
+def _waivers(verdict: Verdict, given: Sequence[Waiver]) -> str:
     wanted = [_waiver(drift.facet, drift.subject) for drift in verdict.drifts]
     wanted += [_waiver("unknown", unknown.what) for unknown in verdict.unknown]
     wanted += [_waiver("unknown" if check.ok is None else check.facet, check.check) for check in verdict.checks]
     facets = list(dict.fromkeys(text.partition(":")[0] for text in wanted))
     # Every subject by itself where that stays readable: a waiver that is wider than its reason hides the next drift.
     chosen = list(dict.fromkeys(wanted)) if len(wanted) <= 3 else facets
-    return " ".join(f"--waive {shlex.quote(text)}" for text in chosen)
+    idle = {*verdict.unused, *verdict.expired}
+    again = [str(waiver) for waiver in given if waiver not in idle] if chosen else []
+    return " ".join(f"--waive {shlex.quote(text)}" for text in dict.fromkeys((*again, *chosen)))
 
 
 def _waiver(facet: str, subject: str) -> str:

@@ -97,6 +97,11 @@ def test_no_such_command_is_127_and_one_that_cannot_be_executed_126(tmp_path: Pa
     assert run(str(plain)).returncode == 126
     assert run(str(tmp_path)).returncode == 126
     assert run(str(tmp_path / "missing")).returncode == 127
+    assert run(str(plain / "below")).returncode == 127
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    circle = run(str(tmp_path / "circle"))
+    assert circle.returncode == 126
+    assert "symbolic links" in circle.stderr
     noise = tmp_path / "noise"
     noise.write_bytes(b"\x00\x01no program")
     noise.chmod(0o755)

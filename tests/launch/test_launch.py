@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -151,6 +152,16 @@ def test_what_the_refusal_advises_works(tmp_path: Path, story_wheels: Path) -> N
     done = stage.envguard("restore", reference, "-y")
     assert done.returncode == 0, done.stderr
     assert launch(stage, "--", "true").returncode == 0
+
+
+def test_the_advised_waivers_hold_those_that_were_given(swapped: Stage) -> None:
+    done = launch(swapped, "--waive", "torch", "--waive", "data", "--because", "x", "--", "true")
+    assert done.returncode == 78
+    line = next(line for line in done.stderr.splitlines() if "answer for it" in line)
+    words = shlex.split(line.partition("envguard launch ")[2].replace("…", "why"))
+    assert words[:2] == ["--waive", "torch"]
+    assert "data" not in words  # it was not needed
+    assert launch(swapped, *words[: words.index("--")], "--", "true").returncode == 0
 
 
 def test_a_waived_drift_starts_and_is_on_record(swapped: Stage) -> None:
