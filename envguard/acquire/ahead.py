@@ -9,13 +9,14 @@ from typing import Any
 
 from envguard.acquire.packages import environment, uv_cache
 from envguard.acquire.packages.archive_uses import sample_names
+from envguard.acquire.packages.metadata import MAX_METADATA
 from envguard.acquire.packages.record_file import parse_record
 from envguard.acquire.seam.remote import RemoteHost
 from envguard.acquire.survey import Request
 from envguard.errors import InputError
 
 Question = tuple[str, tuple[Any, ...]]
-METADATA = (("METADATA", None), ("RECORD", None), ("INSTALLER", 1 << 20), ("direct_url.json", 1 << 20))
+METADATA = (("METADATA", MAX_METADATA), ("RECORD", None), ("INSTALLER", 1 << 20), ("direct_url.json", 1 << 20))
 SKIP = ("__pycache__",)
 
 

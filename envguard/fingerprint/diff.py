@@ -23,6 +23,7 @@ from envguard.fingerprint.rules import (
     grade,
     policy_for,
 )
+from envguard.model import plain
 from envguard.model.drift import FACETS, DiffReport, Drift, Side
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
@@ -82,6 +83,7 @@ def order(drift: Drift) -> tuple[int, bool, int, int, str]:
 
 def differences(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:
     """Every difference and everything undetermined, ungraded."""
+    a, b = plain.as_stored(a), plain.as_stored(b)
     yield from package_changes(a, b)
     yield from python_changes(a, b)
     yield from machine_changes(a, b)

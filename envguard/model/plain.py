@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 def printable(text: str) -> str:
@@ -19,9 +23,22 @@ def encode(value: object) -> bytes:
         return msgspec.json.encode(_clean(msgspec.to_builtins(value)))
 
 
+def as_stored(value: T) -> T:
+    """The struct as it comes back from a file: undecodable bytes in its strings are escaped.
+
+    What is compared with a stored one must be in the same form, or one file name in Latin-1 is a drift for ever.
+    """
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.decode(encode(value), type=type(value))
+    return value
+
+
 def _clean(value: object) -> object:
     if isinstance(value, str):
-        return printable(value)
+        # Control characters stay: JSON has its own spelling for them, and every reader gets back what was there.
+        return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
         return {_clean(key): _clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -32,7 +32,8 @@ def render(console: Console, fingerprint: Fingerprint, target: str | None, verbo
     if verbose:
         for package in fingerprint.packages:
             build = (package.build or "no RECORD")[:12]
-            console.print(f"  {package.name} {package.version or '?'}  {build}", style="dim", soft_wrap=True)
+            line = printable(f"{package.name} {package.version or '?'}  {build}")
+            console.print(f"  {line}", style="dim", soft_wrap=True)
 
 
 def _problem(problem: Problem) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from envguard.acquire.packages.distributions import canonical
-from envguard.acquire.packages.metadata import parse_headers
+from envguard.acquire.packages.metadata import MAX_METADATA, parse_headers
 from envguard.acquire.packages.record_file import build_identity, parse_record
 from envguard.acquire.processes.own_process import MappedFile
 from envguard.acquire.seam.host import Host
@@ -66,7 +66,9 @@ def _fits(host: Host, path: str, folder: str, libraries: tuple[MappedFile, ...])
         return None
     try:
         build = build_identity(parse_record(host.read(f"{path}/{folder}/RECORD")).rows)
-        headers = parse_headers(host.read(f"{path}/{folder}/METADATA").decode("utf-8", "surrogateescape"))
+        headers = parse_headers(
+            host.read(f"{path}/{folder}/METADATA", MAX_METADATA).decode("utf-8", "surrogateescape")
+        )
     except OSError:
         return None
     version = next(iter(headers.get("version", ())), folder.removesuffix(".dist-info").partition("-")[2])

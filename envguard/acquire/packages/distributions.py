@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import posixpath
 import re
 import urllib.parse
@@ -12,6 +13,7 @@ import msgspec
 
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.metadata import (
+    MAX_METADATA,
     DirectUrl,
     header_of,
     parse_direct_url,
@@ -142,7 +144,12 @@ class _Reader:
                 if name.endswith((".dist-info", ".egg-info")):
                     says = "left behind by an install or removal that did not finish"
                     self.notes.problem("interrupted-install", name.lstrip("~-"), says, f"{location}/{name}")
-            elif name.endswith(".dist-info") and kind in ("directory", "link"):
+            elif name.endswith(".dist-info"):
+                if kind in ("file", "other"):
+                    says = "a file where the folder of its metadata belongs: it is listed with no version"
+                    self.notes.problem(
+                        "metadata-broken", canonical(name.partition("-")[0]), says, f"{location}/{name}"
+                    )
                 here.append(self.dist_info(location, name))
             elif name.endswith(".egg-info") or (name == "EGG-INFO" and location.endswith(".egg")):
                 here.append(self.egg_info(location, name, kind))
@@ -205,7 +212,9 @@ class _Reader:
     def _metadata(self, directory: str, name: str, package: str) -> bytes:
         path = f"{directory}/{name}"
         try:
-            data = self.host.read(path)
+            data = self.host.read(path, MAX_METADATA)
+        except NotADirectoryError:
+            return b""  # the folder is a file, which was told
         except FileNotFoundError:
             self.notes.problem("metadata-missing", canonical(package), f"there is no {name}", path)
             return b""
@@ -216,8 +225,13 @@ class _Reader:
             says = f"{name} is empty: truncated by a cleaner or a full disk" if not data else f"{name} holds no text"
             self.notes.problem("metadata-empty", canonical(package), says, path)
             return b""
+        cut = len(data) == MAX_METADATA
+        if cut and len(header_of(data)) == MAX_METADATA:
+            self.notes.unseen(
+                f"metadata of {canonical(package)}", f"{path}: its header is longer than any that is sound"
+            )
         try:
-            data.decode("utf-8")
+            codecs.getincrementaldecoder("utf-8")().decode(data, final=not cut)
         except UnicodeDecodeError as error:
             says = f"{name} is not UTF-8 (byte {error.start}); its other fields are read"
             self.notes.problem("metadata-undecodable", canonical(package), says, path)
@@ -226,7 +240,7 @@ class _Reader:
     def _optional(self, directory: str, name: str) -> bytes:
         try:
             return self.host.read(f"{directory}/{name}", 1 << 20)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return b""
         except OSError as error:
             self.notes.unseen(f"{directory}/{name}", error)

@@ -44,6 +44,9 @@ class _DirectUrlFile(msgspec.Struct):
     archive_info: _Archive | None = None
 
 
+MAX_METADATA = 1 << 20
+"""No header comes near; what follows it may be a manual, and in a broken tree anything at all."""
+
 _redact: Callable[[str], str] = redact
 _DECODER = msgspec.json.Decoder(_DirectUrlFile)
 

@@ -152,10 +152,14 @@ class SysPath:
     def _pth_file(self, folder: str, name: str) -> None:
         file = f"{folder}/{name}"
         try:
-            data = self.host.read(file, MAX_PTH)
+            data = self.host.read(file, MAX_PTH + 1)
         except OSError as error:
             self.notes.unseen(f"paths that {file} adds", error)
             return
+        if len(data) > MAX_PTH:
+            why = f"it is longer than {MAX_PTH >> 20} MiB: only the lines before that were read"
+            self.notes.unseen(f"paths that {file} adds", why)
+            data = data[: data.rfind(b"\n", 0, MAX_PTH) + 1]
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
@@ -181,7 +185,7 @@ class SysPath:
     def _finder(self, file: str) -> None:
         try:
             found = parse_finder(file, self.host.read(file, MAX_PTH))
-        except (OSError, SyntaxError, ValueError) as error:
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             self.notes.unseen(f"sources of the editable install {file}", str(error))
             return
         self.finders.append(found)

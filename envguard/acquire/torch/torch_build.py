@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from envguard.acquire.packages.distributions import Distribution, Distributions
     from envguard.acquire.packages.environment import Environment
 
-MAX_VERSION_FILE = 64 << 10
+MAX_VERSION_FILE = 1 << 20
 MAX_LIBRARIES = 200
 WITH_VERSION_FILE = frozenset({"torchvision", "torchaudio"})
 TRITON_NAMES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm")
@@ -85,7 +85,10 @@ def _constant(literal: bytes) -> str | bool | None:
 
 def read_version_file(host: Host, path: str) -> VersionFile:
     """Raises `OSError` and `UnreadableVersion`."""
-    return parse_version_file(host.read(path, MAX_VERSION_FILE))
+    data = host.read(path, MAX_VERSION_FILE + 1)
+    if len(data) > MAX_VERSION_FILE:
+        raise UnreadableVersion(f"it is longer than {MAX_VERSION_FILE >> 20} MiB, which torch's build does not write")
+    return parse_version_file(data)
 
 
 def read_files(host: Host, directory: str, notes: Notes) -> TorchFiles:
