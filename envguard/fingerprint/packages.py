@@ -134,14 +134,18 @@ def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
     missing = sorted(path for path, got in content.departs.items() if got == MISSING)
     edited = sorted(path for path, got in content.departs.items() if got != MISSING)
     if missing:
-        says = f"installed, but {len(missing)} of its {content.files} files are missing: {_some(missing)}"
+        says = f"installed, but {len(missing)} of its {content.files} files {_are(missing)} missing: {_some(missing)}"
         notes.problem("files-missing", dist.name, says, posixpath.join(dist.location, missing[0]))
     if edited:
-        says = f"{len(edited)} of its files are not what was installed: {_some(edited)}"
+        says = f"{len(edited)} of its files {_are(edited)} not what was installed: {_some(edited)}"
         notes.problem("files-modified", dist.name, says, posixpath.join(dist.location, edited[0]))
     if content.identity is None and content.record_key is None and not dist.is_egg:
         says = "there is no RECORD: which files belong to it, and whether they are sound, cannot be told"
         notes.problem("record-missing", dist.name, says, f"{dist.directory}/RECORD")
+
+
+def _are(paths: list[str]) -> str:
+    return "is" if len(paths) == 1 else "are"
 
 
 def _some(paths: list[str], most: int = 3) -> str:

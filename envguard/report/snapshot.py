@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from envguard.fingerprint.units import counted
 from envguard.model.fingerprint import Fingerprint, Gpu, LiveProcess, Problem, Runtime, Torch
 from envguard.report.errors import printable
+from envguard.report.paragraph import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,10 +22,10 @@ def render(console: Console, fingerprint: Fingerprint, target: str | None, verbo
     """The summary; with -v every package, problem and unknown."""
     console.print(fingerprint.id, style="bold", soft_wrap=True)
     for label, text in _facts(fingerprint):
-        console.print(f"  {label:<13}{printable(text)}", soft_wrap=True)
+        _row(console, label, text)
     if target is not None:
         note = " (retrospective: no evidence of the past)" if fingerprint.origin == "retrospective" else ""
-        console.print(f"  {'stamped':<13}{printable(target)}{note}", soft_wrap=True)
+        _row(console, "stamped", f"{target}{note}")
     _list(console, "problem", [_problem(p) for p in fingerprint.problems], "red", verbose)
     _list(
         console, "shadowed", [f"{s.name}: {s.wins} before {s.loses}" for s in fingerprint.shadowed], "yellow", verbose
@@ -38,7 +40,12 @@ def render(console: Console, fingerprint: Fingerprint, target: str | None, verbo
 
 def _problem(problem: Problem) -> str:
     """What the sentence names itself (`process 4711 …`) is not put before it once more."""
-    return problem.says if problem.subject in problem.says else f"{problem.subject}: {problem.says}"
+    named = re.search(rf"(?<![\w./-]){re.escape(problem.subject)}(?![\w/-])", problem.says)
+    return problem.says if named else f"{problem.subject}: {problem.says}"
+
+
+def _row(console: Console, label: str, text: str, style: str = "") -> None:
+    paragraph(console, text, head=f"  {label:<13}", indent=15, style=style)
 
 
 def _facts(fingerprint: Fingerprint) -> Iterator[tuple[str, str]]:
@@ -109,6 +116,6 @@ def _size(size: int | None) -> str:
 def _list(console: Console, label: str, lines: list[str], style: str, verbose: int) -> None:
     shown = lines if verbose else lines[:_MOST]
     for line in shown:
-        console.print(f"  {label:<13}{printable(line)}", style=style, soft_wrap=True)
+        _row(console, label, line, style)
     if len(lines) > len(shown):
-        console.print(f"  {'':<13}and {len(lines) - len(shown)} more (-v shows them)", style="dim")
+        _row(console, "", f"and {len(lines) - len(shown)} more (-v shows them)", "dim")

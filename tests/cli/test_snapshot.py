@@ -60,7 +60,7 @@ def test_one_byte_of_torch_is_another_id(torch_stage: Stage, keep_mtime: bool) -
     after = snapshot(torch_stage)
     assert after["id"] != before
     assert [p["says"] for p in after["problems"] if p["kind"] == "files-modified"] == [
-        "1 of its files are not what was installed: torch/lib/libtorch_cuda.so"
+        "1 of its files is not what was installed: torch/lib/libtorch_cuda.so"
     ]
 
 
@@ -139,6 +139,18 @@ def test_text_says_first_what_matters(torch_stage: Stage) -> None:
     assert torch_stage.envguard("snapshot", "-q").stdout == lines[0] + "\n"
     verbose = torch_stage.envguard("snapshot", "-v").stdout
     assert "transformers 5.6.0" in verbose
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_a_finding_names_its_package_and_wraps_under_its_own_beginning(torch_stage: Stage, columns: int) -> None:
+    (torch_stage.site / "torch/nn/__init__.py").unlink()
+    (torch_stage.site / "code.pth").write_text("import os; " + "print(1); " * 20 + "\n")
+    shown = torch_stage.envguard("snapshot", extra={"COLUMNS": str(columns)}).stdout
+    assert "torch: installed, but 1 of its 9 files is missing:" in shown
+    lines = shown[shown.index("  problem") :].splitlines()
+    assert len(lines) > 2
+    assert not [line for line in lines if len(line) > columns or line != line.rstrip()]
+    assert not [line for line in lines if not line.startswith(("  problem      ", " " * 15))]
 
 
 def test_a_file_is_written_whole(torch_stage: Stage) -> None:
