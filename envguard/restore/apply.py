@@ -57,6 +57,10 @@ def carry_out(
 ) -> Outcome:
     """Does what the plan says, or leaves everything as it was. Raises `RollbackError` where neither worked."""
     outcome = Outcome()
+    if link_mode == "symlink":
+        outcome.notes.append(
+            'link_mode = "symlink": copied instead, since links would lead into a cache that goes with the restore'
+        )
     uv.find_uv()  # a restore that could not install must not begin
     about = {"prefix": env.prefix, "reference": reference, "packages": [step.name for step in plan.steps]}
     with exclusive(env.prefix, state) as locks, transaction.begin(state, about) as work:

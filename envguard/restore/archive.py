@@ -15,6 +15,7 @@ import stat
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
@@ -24,6 +25,8 @@ from envguard.acquire.packages.record_file import Row, parse_record
 from envguard.restore.progress import Progress
 
 CHUNK = 1 << 20
+MOST_FAULTS = 20
+"""A source with so many is read no further: the first refuses it, and nobody reads a list of thousands."""
 ALGORITHMS = ("sha256", "sha384", "sha512")
 # Rows that a wheel may list without a hash (the RECORD specification).
 UNHASHED = ("RECORD", "RECORD.jws", "RECORD.p7s")
@@ -160,9 +163,10 @@ def _wanted(row: Row) -> tuple[str, str] | Fault:
 
 
 def check_rows(files: Files, rows: Iterable[Row], progress: Progress) -> tuple[Fault, ...]:
-    """Hashes every file that `rows` list; rows of a RECORD itself carry no hash and are passed over."""
+    """Hashes every file that `rows` list, until `MOST_FAULTS` are wrong; rows of a RECORD itself carry no hash and
+    are passed over."""
     checked = (copy_checked(files, row, None, progress) for row in rows if not is_unhashed(row))
-    return tuple(fault for fault in checked if fault is not None)
+    return tuple(islice((fault for fault in checked if fault is not None), MOST_FAULTS))
 
 
 def copy_checked(files: Files, row: Row, sink: IO[bytes] | None, progress: Progress) -> Fault | None:
@@ -171,6 +175,7 @@ def copy_checked(files: Files, row: Row, sink: IO[bytes] | None, progress: Progr
     if isinstance(wanted, Fault):
         return wanted
     hasher = hashlib.new(wanted[0])
+    size = 0
     try:
         stream = files.open(row.path)
     except (FileNotFoundError, NotADirectoryError):
@@ -185,6 +190,10 @@ def copy_checked(files: Files, row: Row, sink: IO[bytes] | None, progress: Progr
                 return Fault(path=row.path, kind="unreadable", expected=wanted[1], got=str(error))
             if not chunk:
                 break
+            size += len(chunk)
+            if row.size is not None and size > row.size:
+                # Compressed zeros would fill the disk long before their digest could be found wrong.
+                return Fault(path=row.path, kind="modified", expected=wanted[1], got=f"more than {row.size} bytes")
             hasher.update(chunk)
             if sink is not None:
                 sink.write(chunk)
@@ -214,7 +223,7 @@ def write_wheel(files: Files, dist_info: str, path: Path, progress: Progress) ->
     faults: list[Fault] = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as wheel:
         for row in listed:
-            if not is_unhashed(row):
+            if not is_unhashed(row) and len(faults) < MOST_FAULTS:
                 fault = _add(wheel, files, row, progress)
                 faults += [fault] if fault is not None else []
         with files.open(own) as stream:

@@ -18,6 +18,7 @@ import tomli_w
 from envguard.acquire.packages.record_file import Row
 from envguard.model.action import Obstacle
 from envguard.restore.archive import (
+    MOST_FAULTS,
     Fault,
     Files,
     RecordUnusable,
@@ -133,6 +134,9 @@ def _stage_one(step: Step, candidate: Candidate, staging: Staging, progress: Pro
         staging.poisoned.append(Obstacle(package=label, path=candidate.path, why=str(error)))
         return False
     staging.poisoned += [poisoned(candidate, fault) for fault in faults]
+    if len(faults) >= MOST_FAULTS:
+        label, why = f"{candidate.name} {candidate.version}", f"{len(faults)} files are wrong; it was read no further"
+        staging.poisoned.append(Obstacle(package=label, path=candidate.path, why=why))
     if faults and wheel is not None:
         wheel.unlink()
     return not faults

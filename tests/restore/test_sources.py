@@ -108,6 +108,14 @@ def test_hard_links_into_the_cache_only_where_they_are_asked_for(fetched: Swappe
     assert tree(fetched.stage.cache) == cache
 
 
+def test_symbolic_links_are_copied_and_that_is_said(fetched: Swapped) -> None:
+    outcome = fetched.restore(config=Config(link_mode="symlink"))
+    assert outcome.verified
+    assert any("symlink" in note and "copied instead" in note for note in outcome.notes)
+    version = fetched.stage.site / "torch" / "version.py"
+    assert (version.is_symlink(), version.stat().st_nlink) == (False, 1)
+
+
 def test_a_restored_file_shares_its_inode_with_nothing(fetched: Swapped, swapped: Swapped) -> None:
     for each in (fetched, swapped):
         each.restore()
