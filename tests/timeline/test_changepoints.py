@@ -77,3 +77,17 @@ def test_a_short_dip_is_no_change_and_a_long_one_is_two() -> None:
     steady = level(21_500, 200, 0.01)
     assert change_points([*steady, *level(9_000, 2, 0.01), *steady]) == []
     assert change_points([*steady, *level(9_000, 40, 0.01), *steady]) == [200, 240]
+
+
+@pytest.mark.parametrize("lengths", [(60, 100), (60, 80, 100), (60, 70, 80, 90, 100)])
+@pytest.mark.parametrize("rows", [300, 800, 5_000])
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_of_several_lengths_are_no_change_and_hide_none(
+    lengths: tuple[int, ...], rows: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    steady = [chance.choice(lengths) * (1 + chance.gauss(0, 0.05)) for _ in range(rows)]
+    assert change_points(steady) == []
+    fallen = [value if row < rows // 2 else value * 0.45 for row, value in enumerate(steady)]
+    (cut,) = change_points(fallen)
+    assert abs(cut - rows // 2) <= 25
