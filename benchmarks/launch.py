@@ -2,8 +2,9 @@
 
 The gate: user and system time of a whole `launch --dry-run` on an environment that has not changed since the last
 launch. The watch: the launch process alone (not the command beside it) while nothing happens, and its resident
-memory. The page cache is warm. What is called at rest begins when the watches are set: when five seconds have passed
-in which next to nothing was used.
+memory; then again while another process opens and reads the environment's files, as loaders and imports do. The page
+cache is warm. What is called at rest begins when the watches are set: when five seconds have passed in which next to
+nothing was used.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Bench:
     """One environment and a project whose first start is recorded."""
 
     def __init__(self, venv: Path, work: Path) -> None:
+        self.venv = venv
         self.project = work / f"project-{venv.parent.name}"
         self.project.mkdir()
         (self.project / "envguard.toml").touch()
@@ -60,10 +62,28 @@ class Bench:
             begun, clock = cpu_of(process.pid), time.monotonic()
             time.sleep(seconds)
             used, passed = cpu_of(process.pid) - begun, time.monotonic() - clock
-            return {"share": used / passed, "rss_mb": rss_of(process.pid), "start_cpu_s": begun, "seconds": passed}
+            return {
+                "share": used / passed,
+                "share_while_read": self._while_read(process.pid, min(seconds, 20.0)),
+                "rss_mb": rss_of(process.pid),
+                "start_cpu_s": begun,
+                "seconds": passed,
+            }
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=30)
+
+    def _while_read(self, pid: int, seconds: float) -> float:
+        """The share of one core that the watch takes while every file of the environment is read, over and over."""
+        begun, clock = cpu_of(pid), time.monotonic()
+        while (passed := time.monotonic() - clock) < seconds:
+            for path in self.venv.rglob("*"):
+                if path.is_file():
+                    with path.open("rb") as file:
+                        file.read(4096)
+                if time.monotonic() - clock >= seconds:
+                    break
+        return (cpu_of(pid) - begun) / passed
 
 
 def settle(pid: int) -> None:
@@ -96,6 +116,7 @@ def rows(name: str, gate: dict[str, float], watch: dict[str, float]) -> list[dic
         {"what": f"{name}: gate, CPU s", "got": gate["cpu_s"], "most": GATE_CPU_S},
         {"what": f"{name}: gate, wall s", "got": gate["wall_s"], "most": None},
         {"what": f"{name}: watch at rest, share of a core", "got": watch["share"], "most": WATCH_SHARE},
+        {"what": f"{name}: watch while its files are read", "got": watch["share_while_read"], "most": WATCH_SHARE},
         {"what": f"{name}: watch, resident MB", "got": watch["rss_mb"], "most": WATCH_MB},
         {"what": f"{name}: gate and setting up the watch, CPU s", "got": watch["start_cpu_s"], "most": None},
     ]
