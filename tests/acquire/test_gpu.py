@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -251,6 +252,34 @@ def test_nvidia_smi_answers_where_pynvml_is_not(monkeypatch: pytest.MonkeyPatch)
     assert gpu.uuid_digest == hashlib.sha256(b"GPU-11112222-3333").hexdigest()[:16]
     assert gpu.mig is None
     assert gpu.refused["mig"] == "nvidia-smi says 'N/A'"
+
+
+@pytest.mark.parametrize("printed", [b"\xd3\x90\xd3", b"\xff"])
+def test_what_a_tool_prints_in_no_encoding_is_one_field_undecodable(
+    monkeypatch: pytest.MonkeyPatch, printed: bytes
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    text = os.fsdecode(SMI.encode().replace(b"NVIDIA H200", printed))
+    monkeypatch.setattr(collector, "query", lambda *_: {"code": 0, "out": text, "err": ""})
+    section = machine(collector.nvml(), {"/proc/driver/nvidia/version": OPEN_MODULE})
+    assert section.value.gpus is not None
+    (gpu,) = section.value.gpus
+    assert gpu.name is None
+    assert gpu.refused["name"].startswith("undecodable: ")
+    assert gpu.memory_bytes == 150754820096
+    assert "gpu 0 name" in [item.what for item in section.unknown]
+
+
+def test_a_number_that_is_none_is_null_with_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    text = re.sub(r"<total>[^<]*</total>", "<total>plenty</total>", SMI)
+    monkeypatch.setattr(collector, "query", lambda *_: {"code": 0, "out": text, "err": ""})
+    section = machine(collector.nvml(), {"/proc/driver/nvidia/version": OPEN_MODULE})
+    assert section.value.gpus is not None
+    (gpu,) = section.value.gpus
+    assert gpu.memory_bytes is None
+    assert gpu.refused["memory_bytes"] == "nvidia-smi says 'plenty'"
+    assert gpu.name == "NVIDIA H200"
 
 
 def test_neither_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,10 +119,18 @@ class _Fields:
 
     def get(self, field: str, fact: str | None = None) -> Any:
         answer = self.facts.get(fact or field, ["refused", NOT_SUPPORTED, "not asked for"])
-        if answer[0] == "is":
+        if answer[0] == "is" and not _is_undecodable(answer[1]):
             return answer[1]
+        if answer[0] == "is":
+            self.refused[field] = f"undecodable: NVML says {answer[1]!r}"
+            return None
         self.refused[field] = f"{answer[2]} (error {answer[1]})"
         return None
+
+
+def _is_undecodable(said: Any) -> bool:
+    """A text that was no UTF-8: its reader put U+FFFD where the bytes were."""
+    return isinstance(said, str) and "\ufffd" in said
 
 
 def _from_pynvml(nvml: dict[str, Any], notes: Notes) -> tuple[Gpu, ...] | None:
@@ -209,6 +217,7 @@ def _say_refusals(gpu: Gpu, facts: dict[str, list[Any]], notes: Notes) -> None:
 def _from_smi(text: str, notes: Notes) -> tuple[Gpu, ...] | None:
     from xml.etree import ElementTree  # a training process with pynvml does without it
 
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # expat takes no undecoded bytes
     try:
         log = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", text, count=1))
     except ElementTree.ParseError as error:
@@ -228,11 +237,24 @@ def _smi_gpu(index: int, node: Element) -> Gpu:
         if said in ("N/A", "[N/A]", "absent", "") or said.startswith(("[", "Unknown")):
             refused[field] = f"nvidia-smi says {said!r}"
             return None
+        if _is_undecodable(said):
+            refused[field] = f"undecodable: nvidia-smi says {said!r}"
+            return None
         return said
 
+    def number(field: str, said: str | None) -> float | None:
+        try:
+            return float(said.split()[0]) if said is not None else None
+        except ValueError:
+            refused[field] = f"nvidia-smi says {said!r}"
+            return None
+
     memory, power = (
-        text("memory_bytes", "fb_memory_usage/total"),
-        text("power_limit_w", "gpu_power_readings/current_power_limit", "power_readings/power_limit"),
+        number("memory_bytes", text("memory_bytes", "fb_memory_usage/total")),
+        number(
+            "power_limit_w",
+            text("power_limit_w", "gpu_power_readings/current_power_limit", "power_readings/power_limit"),
+        ),
     )
     ecc, mig = text("ecc", "ecc_mode/current_ecc"), text("mig", "mig_mode/current_mig")
     refused["compute_capability"] = "nvidia-smi does not tell it here"
@@ -240,11 +262,11 @@ def _smi_gpu(index: int, node: Element) -> Gpu:
         index=index,
         name=text("name", "product_name"),
         uuid_digest=text("uuid_digest", "uuid"),
-        memory_bytes=int(memory.split()[0]) << 20 if memory is not None else None,
+        memory_bytes=int(memory) << 20 if memory is not None else None,
         compute_capability=None,
         mig=mig.lower() if mig is not None else None,
         ecc=ecc == "Enabled" if ecc is not None else None,
-        power_limit_w=float(power.split()[0]) if power is not None else None,
+        power_limit_w=power,
         p2p={},
         context_bytes=None,
         refused=refused,
