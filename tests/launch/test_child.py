@@ -166,7 +166,9 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
 def test_the_command_starts_with_nothing_blocked_and_sigpipe_as_it_was() -> None:
     # python itself ignores SIGPIPE and SIGXFSZ, so that another program has to say what it was given
     done = run("sh", "-c", "grep -E 'Sig(Blk|Ign)' /proc/self/status")
-    assert re.findall(r":\t(\w+)", done.stdout) == ["0" * 16, "0" * 16], done.stdout
+    # 32 and 33 are the C library's own: its posix_spawn, which Python 3.13 uses for us, leaves them ignored
+    ours = ~(1 << 31 | 1 << 32)
+    assert [int(mask, 16) & ours for mask in re.findall(r":\t(\w+)", done.stdout)] == [0, 0], done.stdout
 
 
 def test_a_supervisor_that_is_killed_takes_the_command_with_it() -> None:
