@@ -132,8 +132,12 @@ def started_line(report: LaunchReport) -> str:
     """One line for the person who starts it."""
     waived = f", {sum(len(w.covers) for w in report.waived)} waived" if report.waived else ""
     if report.reference == FIRST_START:
-        return f"envguard: {report.fingerprint}, the first start{waived}: starting"
-    return f"envguard: {report.fingerprint} matches {report.reference}{waived}: starting"
+        how = "is the first start"
+    elif report.unknown or any(drift.severity != "info" for drift in report.drifts):
+        how = f"is let pass against {report.reference}"  # waived, or below `refuse`: no match, and not called one
+    else:
+        how = f"matches {report.reference}"
+    return f"envguard: {report.fingerprint} {how}{waived}: starting"
 
 
 def could_not_start(message: str, code: int) -> LaunchReport:

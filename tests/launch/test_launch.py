@@ -168,6 +168,8 @@ def test_a_waived_drift_starts_and_is_on_record(swapped: Stage) -> None:
     done = launch(swapped, "--waive", "torch", "--waive", "cuda", "--because", "measured: same losses", "--", "true")
     assert done.returncode == 0, done.stderr
     record = records(swapped)[-1]
+    assert "is let pass against baseline, 2 waived" in done.stderr
+    assert "matches" not in done.stderr
     assert {item["facet"] for item in record["waived"]} == {"torch", "cuda"}
     assert {item["because"] for item in record["waived"]} == {"measured: same losses"}
     assert any(drift["facet"] == "torch" for drift in record["drifts"])
