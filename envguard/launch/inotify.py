@@ -1,7 +1,7 @@
 """inotify with a mask of modifications alone, through libc.
 
 General watchers ask for every open of a file too, so that each read of a package by any process wakes the launch:
-2 % of a core beside a process that reads. Here the kernel tells of what changes and of nothing else.
+up to 2 % of a core was seen beside a process that reads. Here the kernel tells of what changes and of nothing else.
 """
 
 from __future__ import annotations
