@@ -185,6 +185,7 @@ def _confirmed(screen: Screen, report: RestoreReport) -> bool:
 
 def _roll_back(screen: Screen, session: Session, wish: Wish) -> int:
     from envguard.errors import UsageError
+    from envguard.report.paragraph import paragraph
     from envguard.report.restore import progress_bar, render
     from envguard.restore import service
 
@@ -193,6 +194,14 @@ def _roll_back(screen: Screen, session: Session, wish: Wish) -> int:
             "--rollback takes no REF: it undoes the last restore",
             f"`envguard restore --rollback` undoes it; `envguard restore {wish.reference}` goes to {wish.reference}",
         )
+    if wish.only or wish.exact or wish.fetch:
+        raise UsageError("--rollback undoes a restore whole", "leave out --only, --exact and --fetch")
+    if wish.dry_run:
+        planned = service.roll_back(session.project.state, dry_run=True)
+        screen.answer(
+            planned, lambda console: paragraph(console, f"{planned.notes[0]}; nothing was changed (dry run)")
+        )
+        return 0
     question = "Put the environment back to what it was before the last restore?"
     if not wish.yes and not typer.confirm(question, err=True):
         raise UsageError("not confirmed; nothing was changed", NOT_CONFIRMED)

@@ -298,8 +298,11 @@ def _apply(request: Request, plan: Plan, progress: Progress) -> Outcome:
     return apply.carry_out(request.host, request.env, request.state, request.target.reference, plan, progress, mode)
 
 
-def roll_back(state: Path, progress: Progress | None = None, force: bool = False) -> RestoreReport:
-    """`restore --rollback`: finishes a killed restore's undoing, or undoes the last one that was done."""
+def roll_back(
+    state: Path, progress: Progress | None = None, force: bool = False, dry_run: bool = False
+) -> RestoreReport:
+    """`restore --rollback`: finishes a killed restore's undoing, or undoes the last one that was done; `dry_run` only
+    says which. Raises `RestoreError` where there is none, and `RollbackError`."""
     found = transaction.pending_transaction(state) or transaction.last_done(state)
     if found is None:
         running = transaction.running_transaction(state)
@@ -309,17 +312,19 @@ def roll_back(state: Path, progress: Progress | None = None, force: bool = False
             f"there is nothing to roll back: {state / 'restore'} holds no restore that was begun or carried out",
             "`envguard log` lists checkpoints and snapshots, and `envguard restore REF` goes to any of them",
         )
-    apply.roll_back_found(found, state, progress or Silent(), force)
+    if not dry_run:
+        apply.roll_back_found(found, state, progress or Silent(), force)
     began = found.entries[0].time if found.entries else "?"
+    will = "would be" if dry_run else "is"
     return RestoreReport(
         reference=str(found.about.get("reference", "?")),
         plan=(),
         missing=(),
         poisoned=(),
-        notes=(f"{found.about.get('prefix', '?')} is as it was before the restore that began {began}",),
+        notes=(f"{found.about.get('prefix', '?')} {will} as it was before the restore that began {began}",),
         applied=False,
-        verified=True,
-        rolled_back=True,
+        verified=not dry_run,
+        rolled_back=not dry_run,
     )
 
 

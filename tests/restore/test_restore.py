@@ -76,6 +76,23 @@ def test_a_restore_that_was_done_can_be_undone_to_the_byte(swapped: Swapped) -> 
     assert tree(swapped.stage.venv) == before
 
 
+def test_a_dry_run_of_the_roll_back_changes_nothing(swapped: Swapped) -> None:
+    swapped.save_checkpoint("step_690")
+    assert swapped.stage.envguard("restore", "step_690", "-y").returncode == 0
+    before = tree(swapped.stage.venv)
+    for arguments in (("--dry-run",), ("--dry-run", "-y")):
+        planned = swapped.stage.envguard("restore", "--rollback", *arguments)
+        assert planned.returncode == 0, planned.stderr
+        assert "would be as it was before" in " ".join(planned.stdout.split())
+        assert tree(swapped.stage.venv) == before
+    told = json.loads(swapped.stage.envguard("restore", "--rollback", "--dry-run", "--json").stdout)
+    assert (told["rolled_back"], told["verified"]) == (False, False)
+    assert swapped.stage.envguard("restore", "--rollback", "--only", "torch", "-y").returncode == 2
+    assert tree(swapped.stage.venv) == before
+    assert swapped.stage.envguard("restore", "--rollback", "-y").returncode == 0
+    assert "2.11.0+cu130" in swapped.torch_says()
+
+
 def test_the_command_line_restores_a_stamped_checkpoint(swapped: Swapped) -> None:
     swapped.save_checkpoint("step_690")
     planned = swapped.stage.envguard("restore", "step_690", "--dry-run", "--json")
