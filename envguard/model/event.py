@@ -40,6 +40,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     transaction: str | None = None
     evidence: tuple[Evidence, ...]
 
+
 REFUSALS = (
     *(os.strerror(code) for code in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)),
     "not recorded in this bundle",

@@ -59,7 +59,7 @@ def small_config(folder: Path, run: str = "run", **sections: dict[str, Any]) -> 
 
 
 UNEVEN: dict[str, dict[str, Any]] = {"model": {"anchors": 256}, "data": {"max_batch_size": 2}}
-"""Sections of rows with more anchors than tokens: their weights differ, and with them a mean of means from the mean."""
+"""Rows with more anchors than tokens: their weights differ, and with them a mean of means from the mean."""
 
 
 def train_here(config: Config, **start: Any) -> int:
