@@ -20,6 +20,11 @@ from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Divergence, Package, Torch
 
 
+# A process's start is known in ticks of a hundredth of a second, cut off, and a file's time by the kernel's coarse
+# clock: without this much grace, what was installed just before the start is taken for a later arrival.
+START_ERROR_NS = 50_000_000
+
+
 @dataclass(frozen=True)
 class Process:
     """The process, and how to ask it about a package. `recover` finds the build that only memory still has."""
@@ -80,7 +85,7 @@ def _loaded(
     moved = [package for package in older if _build(package) != _build(disk)]
     # envguard may have been imported only to stamp: what it saw then was perhaps not there when the process started.
     came_later = disk is not None and (
-        not older or (not before.launched and _installed_ns(older[0]) > process.started_ns)
+        not older or (not before.launched and _installed_ns(older[0]) > process.started_ns + START_ERROR_NS)
     )
     contradicts = name == "torch" and _other_torch(process.torch, torch_on_disk)
     if not (moved or came_later or contradicts or name in process.suspects):
