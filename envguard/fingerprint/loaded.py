@@ -19,7 +19,6 @@ from envguard.acquire.torch.torch_build import VersionFile
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Divergence, Package, Torch
 
-
 # A process's start is known in ticks of a hundredth of a second, cut off, and a file's time by the kernel's coarse
 # clock: without this much grace, what was installed just before the start is taken for a later arrival.
 START_ERROR_NS = 50_000_000
