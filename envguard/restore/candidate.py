@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from envguard.acquire.packages.uv_cache import Archive, Pointer, UvCaches
 from envguard.acquire.packages.wheel_files import WheelFile
-from envguard.restore.archive import Files, Folder, open_zip
 
 Place = Literal["uv-cache", "vault", "find-links", "pip-cache", "fetched"]
 # The order in which equal builds are tried: the nearest to an install first.
@@ -76,17 +72,3 @@ def from_wheel(wheel: WheelFile, place: Place | None = None, sha256: tuple[str, 
         bytes=wheel.bytes,
         sha256=sha256,
     )
-
-
-@contextmanager
-def opened(candidate: Candidate) -> Iterator[Files]:
-    """The files of a source. Raises `RecordUnusable` where it is not what it was when it was found."""
-    if candidate.place == "uv-cache":
-        yield Folder(Path(candidate.path))
-    elif candidate.place == "vault":
-        from envguard.restore.vault import open_manifest
-
-        yield open_manifest(Path(candidate.path))
-    else:
-        with open_zip(candidate.path) as files:
-            yield files

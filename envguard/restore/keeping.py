@@ -21,9 +21,10 @@ from envguard.acquire.torch.cache_places import Place
 from envguard.model.fingerprint import CompileCache, Fingerprint
 from envguard.project import Project
 from envguard.restore.archive import Folder, RecordUnusable, encoded
-from envguard.restore.candidate import Candidate, from_caches, opened
+from envguard.restore.candidate import Candidate, from_caches
 from envguard.restore.compile_cache import in_use
 from envguard.restore.footprint import Incoming
+from envguard.restore.opening import opened
 from envguard.restore.progress import Progress
 from envguard.restore.vault import CacheManifest, Item, Vault, WheelManifest, items_of, wheel_manifest
 

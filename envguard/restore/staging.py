@@ -27,8 +27,9 @@ from envguard.restore.archive import (
     wheel_name,
     write_wheel,
 )
-from envguard.restore.candidate import Candidate, opened
+from envguard.restore.candidate import Candidate
 from envguard.restore.footprint import Footprint, Incoming, is_folder
+from envguard.restore.opening import opened
 from envguard.restore.plan import Plan, Step
 from envguard.restore.point import Saved, walk_paths
 from envguard.restore.progress import Progress
