@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -107,19 +107,34 @@ def resolve_default(places: Places, resuming: str | None = None) -> Reference:
         return resolve(resuming, places)
     checkpoints = places.checkpoints()
     doubts = [f"{item.what} could not be read: {item.why}" for item in checkpoints.unknown]
+    passed_over: list[Reference] = []
     for checkpoint in reversed(checkpoints.newest_run()):
         found = of_checkpoint(checkpoint, places.host)
         if found.fingerprint is not None:
             doubts += [item.says for item in checkpoints.disorder if checkpoint in (item.lower, item.higher)]
-            return replace(found, notes=(*found.notes, *doubts))
+            return replace(found, notes=(*found.notes, *_passed_over(passed_over), *doubts))
+        passed_over.append(found)
+    doubts = [*_passed_over(passed_over), *doubts]
     if places.baseline is not None and places.host.find(places.baseline) is not None:
-        return _of_fingerprint_file("baseline", places.baseline, places.host, "baseline")
+        found = _of_fingerprint_file("baseline", places.baseline, places.host, "baseline")
+        return replace(found, notes=(*found.notes, *doubts))
     if places.lock is not None:
-        return _of_path(places.lock, places.path(places.lock), places, is_directory=False)
+        found = _of_path(places.lock, places.path(places.lock), places, is_directory=False)
+        return replace(found, notes=(*found.notes, *doubts))
     raise UsageError(
         "no reference is given and none is recorded: no stamped checkpoint, no baseline, no lock",
         "name one (a checkpoint, a fingerprint file, a lock file, @1), or record one: `envguard launch --baseline`",
     )
+
+
+def _passed_over(unstamped: Sequence[Reference]) -> Iterator[str]:
+    """Says which checkpoint was not taken though it is further on: whoever reads "matches step_3" beside a step_6
+    would else take it for a mistake, or overlook that step_6 proves nothing."""
+    if len(unstamped) == 1:
+        yield f"taken though {unstamped[0].label} is further on, which does not count: {unstamped[0].no_stamp}"
+    elif unstamped:
+        last = unstamped[0]
+        yield f"taken though {len(unstamped)} are further on, which do not count; {last.label}: {last.no_stamp}"
 
 
 def stamps_of_newest(places: Places) -> dict[str, Fingerprint]:

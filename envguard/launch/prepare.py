@@ -88,7 +88,7 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     filled = cache is not None and seed.is_filled(cache)
     live = take_for_child(host, request, env, cache if filled else None, warn)
     places = request.places(lambda: live)
-    reference = _reference(request, places, own)
+    reference = _reference(request, places)
     bundled = None if own else _bundled(host, request, env, reference)
     command = own or (bundled.command if bundled is not None else ())
     child.find_command(command, request.environ)
@@ -107,7 +107,8 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         council = exchange(env.executable, at, word)
         gated = together(gated, council, request.project.config.policy, request.project.config.refuse)
     ended = without_end(host, earlier, host.machine().host)
-    gated = replace(gated, notes=(*gated.notes, *(says(record) for record in ended)))
+    doubts = [f"{reference.label}: {note}" for note in reference.notes] if reference is not None else []
+    gated = replace(gated, notes=(*doubts, *gated.notes, *(says(record) for record in ended)))
     plan = Plan(
         command=command,
         bundled=bundled,
@@ -241,7 +242,7 @@ def _sight(
     return Sight(host, lambda: watched_of(host, project, env, live, cache), guard, regrade, config.refuse)
 
 
-def _reference(request: Request, places: Places, command: tuple[str, ...]) -> Reference | None:
+def _reference(request: Request, places: Places) -> Reference | None:
     """What to match; None for a first start, where `--baseline` found nothing to match."""
     if request.against is not None:
         return resolve(request.against, places)
@@ -251,7 +252,7 @@ def _reference(request: Request, places: Places, command: tuple[str, ...]) -> Re
         path = places.path(word)
         return any(path == item.path for item in found) or bool(match_name(found, word))
 
-    resuming = start.named_checkpoint(command, is_checkpoint)
+    resuming = start.named_checkpoint(request.command, is_checkpoint)
     try:
         return resolve_default(places, resuming)
     except UsageError:

@@ -20,7 +20,8 @@ def named_checkpoint(command: Sequence[str], is_one: Callable[[str], bool]) -> s
     """The checkpoint that a command line resumes from: the value of an option whose name says so.
 
     `--resume step_690`, `--resume_from_checkpoint=outputs/step_690`, `trainer.resume_path=…`; `is_one` tells
-    whether a word names a checkpoint that exists, so that `--checkpoint-every 100` names none.
+    whether a word names a checkpoint that exists. A bare number counts under `resume` alone (`--resume-step 690`), 0
+    and 1 not even there: `checkpoint.every=3` and `resume=1` name no checkpoint where a step_3 and a step_1 exist.
     """
     for position, word in enumerate(command):
         name, equals, value = word.partition("=")
@@ -31,6 +32,8 @@ def named_checkpoint(command: Sequence[str], is_one: Callable[[str], bool]) -> s
         elif word.startswith("-") and position + 1 < len(command):
             candidate = command[position + 1]
         else:
+            continue
+        if candidate.isdecimal() and ("resume" not in name.lower() or int(candidate) < 2):
             continue
         if candidate and not candidate.startswith("-") and is_one(candidate):
             return candidate

@@ -211,7 +211,9 @@ def test_default_is_the_highest_stamped_step_of_the_newest_run(places: Places, t
     wanted = stamp(make(tmp_path / "runs" / "new" / "step_9", 200))
     higher = make(tmp_path / "runs" / "new" / "step_10", 150)
     make(tmp_path / "runs" / "new" / "step_11", 300)
-    found = resolve_default(places).fingerprint
+    default = resolve_default(places)
+    assert default.notes[0] == ("taken though 2 are further on, which do not count; step_11: it has no stamp")
+    found = default.fingerprint
     assert found is not None
     assert found.id == wanted, "step_10 and step_11 have no stamp, step_900 lies in an older run"
     wanted = stamp(higher)
@@ -233,7 +235,9 @@ def test_default_order(places: Places, tmp_path: Path) -> None:
     write(Path(places.state) / "baseline.json", LIVE)
     assert resolve_default(with_lock).kind == "baseline"
     path = make(tmp_path / "checkpoints" / "step_690")
-    assert resolve_default(with_lock).kind == "baseline", "an unstamped checkpoint is no reference"
+    unstamped = resolve_default(with_lock)
+    assert unstamped.kind == "baseline", "an unstamped checkpoint is no reference"
+    assert unstamped.notes == ("taken though step_690 is further on, which does not count: it has no stamp",)
     stamp(path, origin="retrospective")
     assert resolve_default(with_lock).kind == "baseline", "nor is one that was stamped afterwards"
     stamp(path)

@@ -122,12 +122,16 @@ def test_a_cache_of_another_user_is_not_private(tmp_path: Path, monkeypatch: pyt
         (["python", "train.py", "--resume", "step_690"], "step_690"),
         (["python", "train.py", "--resume_from_checkpoint=out/step_690"], "out/step_690"),
         (["python", "train.py", "trainer.resume_path=out/step_690"], "out/step_690"),
-        (["python", "train.py", "--checkpoint-every", "100"], None),
+        (["python", "train.py", "--resume-step", "690"], "690"),
+        (["python", "train.py", "--checkpoint-every", "690"], None),
+        (["python", "-m", "trainer", "train", "a.toml", "checkpoint.every=690"], None),
+        (["python", "train.py", "--ckpt=690", "--resume", "step_690"], "step_690"),
+        (["python", "train.py", "resume=1"], None),
         (["python", "train.py", "--resume", "--lr", "1"], None),
         (["python", "train.py", "--ckpt", "missing"], None),
         (["python", "resume.py", "step_690"], None),
     ],
 )
 def test_the_checkpoint_that_a_command_line_resumes(command: list[str], named: str | None) -> None:
-    there: Any = {"step_690", "out/step_690"}.__contains__
+    there: Any = {"step_690", "out/step_690", "690", "1"}.__contains__
     assert start.named_checkpoint(command, there) == named

@@ -346,6 +346,24 @@ def test_the_checkpoint_that_the_command_resumes_is_the_reference(room: Stage) -
     assert found["decision"] == "refuse"
 
 
+def test_a_number_in_the_command_names_no_checkpoint_and_an_unstamped_one_is_said(room: Stage) -> None:
+    for step in (3, 6):
+        checkpoint = room.checkpoints / f"step_{step}"
+        checkpoint.mkdir()
+        (checkpoint / "model.bin").write_bytes(b"x")
+        assert room.envguard("snapshot", "--into", f"checkpoints/step_{step}", extra=NO_GPUS).returncode == 0
+    words = ("--", "true", "checkpoint.every=3", "--checkpoint-every", "3")
+    done = launch(room, *words)
+    assert (done.returncode, "matches step_6" in done.stderr) == (0, True), done.stderr
+    (room.checkpoints / "step_6" / "envguard.json").unlink()
+    done = launch(room, *words)
+    assert (done.returncode, "matches step_3" in done.stderr) == (0, True), done.stderr
+    assert "step_3: taken though step_6 is further on" in done.stderr
+    assert answer(launch(room, "--json", *words))["notes"] == [
+        "step_3: taken though step_6 is further on, which does not count: it has no stamp"
+    ]
+
+
 def change_stamp(checkpoint: Path, package: str, version: str) -> None:
     """Makes the stamp tell of another version, as if the environment had been changed since."""
     path = checkpoint / "envguard.json"
