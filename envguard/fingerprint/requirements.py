@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
-from typing import cast
 
-from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from envguard.acquire.packages.markers import marker_values
 from envguard.model.fingerprint import Fingerprint
 
 
@@ -38,26 +38,10 @@ class Requirements:
 
 
 def marker_environment(fingerprint: Fingerprint) -> dict[str, str]:
-    """Marker values of the fingerprinted environment: this process's are another interpreter's, perhaps another
-    machine's."""
+    """Marker values of the fingerprinted environment, no extra asked for; this machine where none is recorded."""
     python, system = fingerprint.python, fingerprint.system
-    implementation = python.implementation or "cpython"
-    values: dict[str, str] = {
-        **cast("dict[str, str]", default_environment()),
-        "implementation_name": implementation,
-        "platform_python_implementation": {"cpython": "CPython", "pypy": "PyPy"}.get(implementation, implementation),
-        "os_name": "posix",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "extra": "",
-    }
-    if python.version is not None:
-        values["python_full_version"] = values["implementation_version"] = python.version
-        values["python_version"] = ".".join(python.version.split(".")[:2])
-    if system is not None:
-        values["platform_machine"] = system.arch
-        values["platform_release"] = system.kernel
-    return values
+    arch, kernel = (system.arch, system.kernel) if system else (platform.machine(), platform.release())
+    return {**marker_values(python.implementation, python.version, arch, kernel), "extra": ""}
 
 
 def check_requirements(fingerprint: Fingerprint) -> Requirements:

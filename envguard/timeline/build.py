@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from envguard import clock
+from envguard.acquire.packages.markers import marker_values
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
 from envguard.model.event import SINCE, Event, TimelineReport
@@ -19,7 +20,7 @@ from envguard.timeline.hints import read_hints
 from envguard.timeline.inferred import inferred_swaps
 from envguard.timeline.log_events import RateChange
 from envguard.timeline.packages import Packages, read_packages
-from envguard.timeline.requirements import build_graph, marker_variables
+from envguard.timeline.requirements import Graph, build_graph
 from envguard.timeline.restored import read_restored
 from envguard.timeline.sightings import read_sightings
 from envguard.timeline.throughput import read_throughput
@@ -54,16 +55,22 @@ class Understood:
     unknown: tuple[Unknown, ...]
 
 
+def _requirements(survey: Survey) -> Graph:
+    env, machine = survey.env, survey.machine
+    markers = marker_values(env.implementation, env.version, machine.arch, machine.kernel, machine.system)
+    return build_graph(survey.installs, markers)
+
+
 def packages_of(survey: Survey) -> Packages:
     """Install runs and swaps, by every witness of the survey."""
-    graph = build_graph(survey.installs, marker_variables(survey.env, survey.machine))
+    graph = _requirements(survey)
     hints = read_hints(survey.installs, survey.processes, survey.pycs)
     return read_packages(survey.installs, graph, survey.archive_uses, read_sightings(survey), hints)
 
 
 def understand(survey: Survey) -> Understood:
     """Every event of every witness, in order, each once."""
-    graph = build_graph(survey.installs, marker_variables(survey.env, survey.machine))
+    graph = _requirements(survey)
     sightings = read_sightings(survey)
     hints = read_hints(survey.installs, survey.processes, survey.pycs)
     packages = read_packages(survey.installs, graph, survey.archive_uses, sightings, hints)

@@ -14,9 +14,7 @@ from packaging.requirements import Requirement as Parsed
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.installs import Install
-from envguard.acquire.seam.host import Machine
 from envguard.model.event import Requirement
 from envguard.model.evidence import Unknown
 
@@ -114,23 +112,3 @@ def _extras(marker: str) -> list[str]:
         elif word == "extra" and index >= 2:
             found.append(words[index - 2].strip("\"'"))
     return found
-
-
-def marker_variables(env: Environment, machine: Machine) -> dict[str, str]:
-    """PEP 508's variables of the environment's interpreter, from its files, not from the one that runs envguard."""
-    version = env.version or "3"
-    short = ".".join(version.split(".")[:2])
-    implementation = env.implementation or "CPython"
-    return {
-        "implementation_name": implementation.lower(),
-        "implementation_version": version,
-        "os_name": "posix",
-        "platform_machine": machine.arch,
-        "platform_python_implementation": implementation,
-        "platform_release": machine.kernel,
-        "platform_system": machine.system,
-        "platform_version": "",
-        "python_full_version": version,
-        "python_version": short,
-        "sys_platform": machine.system.lower(),
-    }

@@ -103,7 +103,7 @@ def fingerprint(*packages: Package, **more: Any) -> Fingerprint:
         "envguard": "0.1.0",
         "taken_at": "2026-05-18T18:41:00.000+00:00",
         "python": Python(
-            implementation="cpython",
+            implementation="CPython",
             version="3.11.9",
             abi="cp311",
             platform="linux-x86_64",

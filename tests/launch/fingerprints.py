@@ -7,7 +7,7 @@ from typing import Any
 from envguard.model.fingerprint import Fingerprint, Python
 
 PYTHON = Python(
-    implementation="cpython", version="3.11.7", abi="cp311", platform="linux_x86_64", prefix="/venv",
+    implementation="CPython", version="3.11.7", abi="cp311", platform="linux_x86_64", prefix="/venv",
     executable=None, base=None, kind="venv",
 )  # fmt: skip
 NOTHING = ("torch", "cuda", "driver", "compile_cache", "code", "config", "data", "env", "system", "processes")
