@@ -32,9 +32,9 @@ def choose_backend(config: TrainConfig, device: torch.device) -> Backend:
     return config.attention
 
 
-def make_mask(layout: BlockLayout, window: int | None, backend: Backend) -> Mask:
-    """The mask in the form that ``backend`` takes."""
-    return block_mask(layout, window) if backend == "flex" else dense_mask(layout, window)
+def make_mask(layout: BlockLayout, window: int | None, backend: Backend, *, compiled: bool = False) -> Mask:
+    """The mask in the form that ``backend`` takes; ``compiled``: flex's by compiled code."""
+    return block_mask(layout, window, compiled=compiled) if backend == "flex" else dense_mask(layout, window)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:

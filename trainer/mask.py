@@ -12,6 +12,7 @@ without an anchor sees nothing: its mask rows are all False and attention gives 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -80,38 +81,54 @@ def dense_mask(layout: BlockLayout, window: int | None = None) -> Tensor:
     return mask_mod(layout, window)(zero, zero, query, key)
 
 
-def block_mask(layout: BlockLayout, window: int | None = None) -> BlockMask:
+def block_mask(layout: BlockLayout, window: int | None = None, *, compiled: bool = False) -> BlockMask:
     """flex_attention's BlockMask, made from the anchors' intervals.
 
     ``create_block_mask`` would evaluate the predicate on all Q * (S + Q) pairs: gigabytes at a 49152-token
     row, and minutes to compile. One mask serves all heads, for a mask a head is what runs out of memory.
+    ``compiled``: its some forty small operations in a few kernels.
     """
-    device = layout.anchor.device
+    tables = (compiled_tables() if compiled else block_tables)(
+        layout.anchor, layout.start, layout.context, layout.block_size, window
+    )
+    # from_kv_blocks would derive the transposed half through vmap, which costs more than all the rest here.
+    return BlockMask(
+        (layout.queries, layout.context + layout.queries),
+        *tables,
+        BLOCK_SIZE=(FLEX_BLOCK, FLEX_BLOCK),
+        mask_mod=mask_mod(layout, window),
+    )
+
+
+def block_tables(
+    anchor: Tensor, start: Tensor, context: int, block_size: int, window: int | None
+) -> tuple[Tensor, ...]:
+    """Counts and numbers of the key blocks that each query block sees in part and whole, then the transposed four.
+
+    Counts are [1, 1, rows], numbers [1, 1, rows, columns], int32, in the order of ``BlockMask``.
+    """
+    layout = BlockLayout(context, block_size, anchor, start)
     lower, upper, block = layout.bounds(window)
-    queries, keys = layout.queries, layout.context + layout.queries
-    query = torch.arange(queries, device=device, dtype=torch.int32)
-    draft_low = layout.context + block * layout.block_size
-    draft_high = draft_low + layout.block_size
+    query = torch.arange(layout.queries, device=anchor.device, dtype=torch.int32)
+    draft_low = context + block * block_size
+    draft_high = draft_low + block_size
     if window is not None:
-        draft_high = torch.minimum(draft_high, layout.context + query + 1)
+        draft_high = torch.minimum(draft_high, context + query + 1)
     draft_high = torch.where(block >= 0, draft_high, draft_low)
-    columns = torch.arange(-(-keys // FLEX_BLOCK), device=device, dtype=torch.int16)
+    columns = torch.arange(-(-(context + layout.queries) // FLEX_BLOCK), device=anchor.device, dtype=torch.int16)
     some_context, all_context = _touched(lower, upper, columns)
     some_draft, all_draft = _touched(draft_low, draft_high, columns)
     some = _by_query_block(some_context | some_draft, fill=False).any(dim=1)
     # Rows that pad the last query block never run, so they do not keep a block from being full.
     every = _by_query_block(all_context | all_draft, fill=True).all(dim=1)
     partial = some & ~every
-    # from_kv_blocks would derive the transposed half through vmap, which costs more than all the rest here.
-    return BlockMask(
-        (queries, keys),
-        *_ordered(partial),
-        *_ordered(every),
-        *_ordered(partial.t()),
-        *_ordered(every.t()),
-        BLOCK_SIZE=(FLEX_BLOCK, FLEX_BLOCK),
-        mask_mod=mask_mod(layout, window),
-    )
+    return *_ordered(partial), *_ordered(every), *_ordered(partial.t()), *_ordered(every.t())
+
+
+@functools.cache
+def compiled_tables() -> Callable[..., tuple[Tensor, ...]]:
+    """``block_tables``, fused by the compiler."""
+    return torch.compile(block_tables, dynamic=False, fullgraph=True)
 
 
 def _touched(low: Tensor, high: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +157,14 @@ def _by_query_block(pairs: Tensor, *, fill: bool) -> Tensor:
 
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """[rows, columns] bool -> the counts [1, 1, rows] and column numbers [1, 1, rows, columns] flex wants."""
-    count = blocks.sum(dim=-1, dtype=torch.int32)
-    index = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
-    return count[None, None], index[None, None]
+    """[rows, columns] bool -> the counts [1, 1, rows] and column numbers [1, 1, rows, columns] flex wants.
+
+    The marked columns first, then the others, both ascending: a partition by two running counts, for a sort
+    costs more than all the rest.
+    """
+    marked = blocks.cumsum(dim=-1)
+    count = marked[:, -1]
+    place = torch.where(blocks, marked, count[:, None] + (~blocks).cumsum(dim=-1)) - 1
+    column = torch.arange(blocks.shape[1], device=blocks.device, dtype=torch.int32).expand_as(blocks)
+    index = torch.zeros_like(column, memory_format=torch.contiguous_format).scatter(-1, place, column)
+    return count.to(torch.int32)[None, None], index[None, None]

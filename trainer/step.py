@@ -49,7 +49,8 @@ class RowRunner:
         """Forward and backward."""
         shape, device = self.drafter.shape, self.embedding.device
         masks = {
-            kind: make_mask(row.layout, shape.window(kind), self.backend) for kind in dict.fromkeys(shape.layer_types)
+            kind: make_mask(row.layout, shape.window(kind), self.backend, compiled=self.compiled.enabled)
+            for kind in dict.fromkeys(shape.layer_types)
         }
         hidden = self.compiled(
             features.taps.to(device, self.embedding.dtype),

@@ -21,6 +21,7 @@ from trainer.anchors import draw_anchors
 from trainer.compile import CACHE_VARIABLE, CompiledDrafter, private_cache
 from trainer.config import Config
 from trainer.errors import CompileError
+from trainer.mask import block_tables, compiled_tables
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -67,6 +68,20 @@ def _new_shape_after_warm_up() -> None:
 
 def test_a_new_shape_after_warm_up_is_an_error(tmp_path: Path) -> None:
     assert "CompileError: a compiled function met a new shape" in in_process(_new_shape_after_warm_up, tmp_path)
+
+
+def _tables_of(window: int | None) -> None:
+    batch = packed_row([300, 120, 60], padded_to=512)
+    layout = draw_anchors(batch, anchors=40, block_size=16, mask_token_id=63, seed=0).layout
+    layout.anchor[12:20] = -1
+    arguments = (layout.anchor, layout.start, layout.context, layout.block_size, window)
+    for fused, plain in zip(compiled_tables()(*arguments), block_tables(*arguments), strict=True):
+        torch.testing.assert_close(fused, plain, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("window", [None, 32], ids=["full", "window 32"])
+def test_the_compiled_block_tables_are_the_plain_ones(tmp_path: Path, window: int | None) -> None:
+    assert in_process(_tables_of, tmp_path, window) == "nothing"
 
 
 def _eager_flex() -> None:

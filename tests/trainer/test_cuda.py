@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import BlockMask
 
 from tests.trainer.rows import packed_row
 from tests.trainer.runs import curve, log_of, small_config, start_process, train_here, train_ranks
@@ -51,7 +52,7 @@ def test_the_block_mask_of_a_large_row_costs_a_millisecond_and_50_mb(window: int
     batch = packed_row([4096] * 12)
     layout = draw_anchors(batch, anchors=1024, block_size=16, mask_token_id=0, seed=0).to(torch.device("cuda")).layout
     for _ in range(3):
-        mask = block_mask(layout, window)
+        mask = block_mask(layout, window, compiled=True)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -59,7 +60,7 @@ def test_the_block_mask_of_a_large_row_costs_a_millisecond_and_50_mb(window: int
     for _ in range(20):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        mask = block_mask(layout, window)
+        mask = block_mask(layout, window, compiled=True)
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end))
@@ -67,7 +68,7 @@ def test_the_block_mask_of_a_large_row_costs_a_millisecond_and_50_mb(window: int
     print(f"block mask, window {window}: {statistics.median(times):.3f} ms, {peak / 2**20:.1f} MiB")
     assert mask.seq_lengths == (16384, 49152 + 16384)
     assert peak < 50e6
-    assert statistics.median(times) < 1.5  # 1 ms is the goal; a busy host adds launch time
+    assert statistics.median(times) < 1.0
 
 
 def test_the_block_mask_on_the_gpu_is_that_of_the_cpu() -> None:
@@ -76,8 +77,18 @@ def test_the_block_mask_on_the_gpu_is_that_of_the_cpu() -> None:
     moved = type(layout)(layout.context, layout.block_size, layout.anchor.cuda(), layout.start.cuda())
     for window in (None, 64):
         assert torch.equal(dense_mask(layout, window), dense_mask(moved, window).cpu())
-        here, there = block_mask(layout, window), block_mask(moved, window)
-        assert torch.equal(here.to_dense(), there.to_dense().cpu())
+        here = block_mask(layout, window)
+        for compiled in (False, True):
+            there = block_mask(moved, window, compiled=compiled)
+            assert torch.equal(here.to_dense(), there.to_dense().cpu())
+            assert all(torch.equal(mine, other.cpu()) for mine, other in zip(parts(here), parts(there), strict=True))
+
+
+def parts(mask: BlockMask) -> list[torch.Tensor]:
+    """Its tables."""
+    found = [mask.kv_num_blocks, mask.full_kv_num_blocks, mask.q_num_blocks, mask.full_q_num_blocks]
+    lists = [mask.kv_indices, mask.full_kv_indices, mask.q_indices, mask.full_q_indices]
+    return [part for part in [*found, *lists] if part is not None]
 
 
 def cuda_config(folder: Path, run: str, **sections: dict[str, Any]) -> Any:

@@ -146,6 +146,7 @@ class KeyValueCache:
         size = (shape.num_layers, 2, rows, capacity, shape.num_kv_heads, shape.head_dim)
         self._store = torch.zeros(size, device=device, dtype=dtype)
         self._row = torch.arange(rows, device=device)[:, None]
+        self._groups = shape.num_heads // shape.num_kv_heads
         self.capacity = capacity
         self.lengths = [0] * rows
 
@@ -160,19 +161,24 @@ class KeyValueCache:
         device = self._store.device
         lengths = torch.tensor(self.lengths, device=device)
         position = lengths[:, None] + torch.arange(new, device=device)
-        visible = (torch.arange(end, device=device) <= position[..., None])[:, None]
+        visible = torch.arange(end, device=device) <= position[..., None]
+        # The queries that share keys stand below each other: SDPA's own grouping knows no fused kernel with a
+        # mask, and would copy the whole cache once a query head.
+        groups = self._groups
+        visible = visible.repeat_interleave(groups, dim=1)[:, None]
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self._store[layer]
             keys[self._row, position] = key
             values[self._row, position] = value
+            rows, _, heads, size = query.shape
+            stacked = query.view(rows, new, heads // groups, groups, size).transpose(1, 2)
             out = functional.scaled_dot_product_attention(
-                query.transpose(1, 2),
+                stacked.reshape(rows, heads // groups, new * groups, size),
                 keys[:, :end].transpose(1, 2),
                 values[:, :end].transpose(1, 2),
                 attn_mask=visible,
-                enable_gqa=True,
             )
-            return out.transpose(1, 2)
+            return out.view(rows, heads // groups, new, groups, size).transpose(1, 2).reshape(query.shape)
 
         return position, attend
