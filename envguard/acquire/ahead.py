@@ -9,6 +9,7 @@ from typing import Any
 
 from envguard.acquire.packages import environment, uv_cache
 from envguard.acquire.packages.archive_uses import sample_names
+from envguard.acquire.packages.cached_archives import archive_folders
 from envguard.acquire.packages.metadata import MAX_METADATA
 from envguard.acquire.packages.record_file import parse_record
 from envguard.acquire.seam.remote import RemoteHost
@@ -43,12 +44,7 @@ def _listing(host: RemoteHost, path: str) -> list[str]:
 
 
 def _cache(host: RemoteHost, cache: str) -> None:
-    archives = [
-        f"{cache}/{bucket}/{name}"
-        for bucket in _listing(host, cache)
-        if uv_cache.ARCHIVE_BUCKET.fullmatch(bucket)
-        for name in _listing(host, f"{cache}/{bucket}")
-    ]
+    archives = list(archive_folders(host, (cache,)))
     questions: list[Question] = [("listing", (path,)) for path in archives]
     host.prefetch([*questions, *(("stat", (path,)) for path in archives)])
     found = [(path, name) for path in archives for name in _listing(host, path) if name.endswith(".dist-info")]

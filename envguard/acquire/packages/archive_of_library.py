@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from envguard.acquire.packages.cached_archives import archive_folders, holds
 from envguard.acquire.packages.distributions import canonical
 from envguard.acquire.packages.metadata import MAX_METADATA, parse_headers
 from envguard.acquire.packages.record_file import build_identity, parse_record
@@ -42,22 +43,14 @@ def archive_of(host: Host, caches: Iterable[str], name: str, libraries: tuple[Ma
 
 def _archives(host: Host, caches: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
     """(archive, name of its dist-info) of every archive of a distribution."""
-    for cache in caches:
-        for bucket, kind in _listing(host, cache):
-            if kind != "directory" or not bucket.startswith("archive-v"):
-                continue
-            for archive, _ in _listing(host, f"{cache}/{bucket}"):
-                path = f"{cache}/{bucket}/{archive}"
-                for entry, _ in _listing(host, path):
-                    if entry.endswith(".dist-info") and canonical(entry.partition("-")[0]) == name:
-                        yield path, entry
-
-
-def _listing(host: Host, path: str) -> tuple[tuple[str, str], ...]:
-    try:
-        return host.listing(path)
-    except OSError:
-        return ()  # what cannot be seen holds no archive that could be named as the one
+    for path in archive_folders(host, caches):
+        try:
+            entries = host.listing(path)
+        except OSError:
+            continue  # what cannot be seen holds no archive that could be named as the one
+        for entry, _ in entries:
+            if entry.endswith(".dist-info") and canonical(entry.partition("-")[0]) == name:
+                yield path, entry
 
 
 def _fits(host: Host, path: str, folder: str, libraries: tuple[MappedFile, ...]) -> FoundBuild | None:
@@ -80,12 +73,11 @@ def _match(host: Host, path: str, libraries: tuple[MappedFile, ...]) -> str | No
     """ "inode" or "build-id": how every library is known again in an archive; None where one is not."""
     by = "inode"
     for library in libraries:
-        file = f"{path}/{library.relative}"
         try:
-            if host.stat(file).inode == library.inode:
+            if holds(host, path, library.relative, library.inode, library.device):
                 continue
             by = "build-id"
-            if library.build_id is None or read_build_id(host, file) != library.build_id:
+            if library.build_id is None or read_build_id(host, f"{path}/{library.relative}") != library.build_id:
                 return None
         except (OSError, CorruptElf):
             return None

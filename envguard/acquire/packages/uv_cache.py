@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from packaging.utils import canonicalize_name
 
+from envguard.acquire.packages.cached_archives import ARCHIVE_BUCKET
 from envguard.acquire.packages.record_file import Row, build_identity, parse_record
 from envguard.acquire.seam.host import Host, Stat
 from envguard.model.evidence import Unknown
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 WHEEL_URL = re.compile(rb"https?://[\x21-\x7e]*?\.whl")
 WHEEL_BUCKET = re.compile(r"wheels-v\d+")
 SDIST_BUCKET = re.compile(r"(sdists|built-wheels)-v\d+")
-ARCHIVE_BUCKET = re.compile(r"archive-v\d+")
 # Unix seconds that can be a time of fetching: uv did not exist before 2023.
 _EARLIEST, _LATEST = 1_672_531_200, 4_102_444_800
 

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from envguard.acquire.packages.cached_archives import ARCHIVE_BUCKET
 from envguard.acquire.packages.contents import MISSING, AllContents, Contents, Policy, read_contents
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.record_file import Row, normalised, parse_record
-from envguard.acquire.packages.uv_cache import ARCHIVE_BUCKET, Archive, UvCaches, as_installed
+from envguard.acquire.packages.uv_cache import Archive, UvCaches, as_installed
 from envguard.acquire.seam.host import Host, Stat
 from envguard.acquire.section import Notes, reason
 from envguard.model.evidence import Unknown

@@ -34,6 +34,7 @@ class MappedFile:
     relative: str
     inode: int
     build_id: str | None
+    device: int | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class OwnProcess:
                 continue
             build_id = memory_build_id(library)
             if build_id is None or build_id != self._disk_build_id(library.path):
-                found.append((MappedFile(relative, library.inode, build_id), library.path))
+                found.append((MappedFile(relative, library.inode, build_id, library.device), library.path))
         return tuple(found)
 
     @cached_property

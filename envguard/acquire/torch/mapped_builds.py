@@ -6,10 +6,10 @@ the uv cache, where in hard-link mode the mapped inode still lies in the archive
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from envguard.acquire.packages.cached_archives import archive_folders, holds
 from envguard.acquire.packages.pip_stash import before_pip
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.elf import CorruptElf, read_build_id
@@ -18,7 +18,6 @@ from envguard.acquire.torch.torch_build import UnreadableVersion, read_version_f
 MOST_RANGES = 20_000
 MOST_FILES = 64
 """Stale files looked at in each process; those of torch come first, and one of them is enough to name its build."""
-_ARCHIVE_BUCKET = re.compile(r"archive-v\d+")
 
 
 @dataclass(frozen=True)
@@ -120,31 +119,15 @@ class MappedBuilds:
 
     def _archive(self, file: StaleFile, relative: str) -> str | None:
         """The archive whose file has the mapped inode."""
-        for archive in self._listed_archives():
+        if self._archives is None:
+            self._archives = tuple(archive_folders(self.host, self.uv_caches))
+        for archive in self._archives:
             try:
-                there = self.host.stat_target(f"{archive}/{relative}")
+                if holds(self.host, archive, relative, file.inode, file.device):
+                    return archive
             except OSError:
                 continue  # an archive of another package
-            # Overlay and btrfs give a map another device than stat: an equal inode number proves nothing there.
-            if there.inode == file.inode and file.device in (None, there.device):
-                return archive
         return None
-
-    def _listed_archives(self) -> tuple[str, ...]:
-        if self._archives is None:
-            found: list[str] = []
-            for cache in self.uv_caches:
-                for bucket in self._folders(cache):
-                    if _ARCHIVE_BUCKET.fullmatch(bucket):
-                        found += [f"{cache}/{bucket}/{name}" for name in self._folders(f"{cache}/{bucket}")]
-            self._archives = tuple(found)
-        return self._archives
-
-    def _folders(self, path: str) -> list[str]:
-        try:
-            return [name for name, kind in self.host.listing(path) if kind == "directory"]
-        except OSError:
-            return []  # one witness of several, asked for nothing but a name
 
     def _relative(self, path: str) -> str | None:
         """The path below site-packages; None for a file elsewhere."""
