@@ -11,6 +11,8 @@ BENCHMARKS = {
     "launch": "the gate on an unchanged environment, and the watch at rest beside a run",
     "timeline": "the past of 100,000 files and 1,000,000 log lines",
     "drafter": "the drafter's step against its FLOP floor",
+    "training": "whole training runs beside what their parts allow",
+    "race": "threads that compile in one process beside the trainer's ranks, from a cold cache",
 }
 
 
