@@ -7,7 +7,6 @@ stand-ins.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import zipfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from envguard.acquire.packages.record_file import record_hash
 from envguard.demo.elf import shared_library
 
 _EPOCH = (2026, 1, 1, 0, 0, 0)
@@ -30,11 +30,13 @@ def build_wheel(
     requires: Sequence[str] = (),
     tag: str = "py3-none-any",
     scripts: Mapping[str, str] | None = None,
+    algorithm: str = "sha256",
 ) -> Path:
     """Writes `name-version-tag.whl` into `directory` and returns its path.
 
     `files` maps paths inside site-packages to contents (default: one `__init__.py`), `requires` are Requires-Dist
-    lines, `scripts` maps console script names to entry points. Equal arguments give equal bytes.
+    lines, `scripts` maps console script names to entry points, RECORD's hashes are by `algorithm`. Equal
+    arguments give equal bytes.
     """
     module = canonicalize_name(name).replace("-", "_")
     stem = f"{module}-{version}"
@@ -50,18 +52,17 @@ def build_wheel(
     if scripts:
         lines = "".join(f"{script} = {target}\n" for script, target in scripts.items())
         payload[f"{dist_info}/entry_points.txt"] = f"[console_scripts]\n{lines}".encode()
-    payload[f"{dist_info}/RECORD"] = _record(payload, f"{dist_info}/RECORD")
+    payload[f"{dist_info}/RECORD"] = _record(payload, f"{dist_info}/RECORD", algorithm)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{stem}-{tag}.whl"
     path.write_bytes(_zipped(payload))
     return path
 
 
-def _record(payload: Mapping[str, bytes], own: str) -> bytes:
+def _record(payload: Mapping[str, bytes], own: str, algorithm: str) -> bytes:
     rows = []
     for path, data in payload.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        rows.append(f"{path},sha256={digest},{len(data)}\n")
+        rows.append(f"{path},{record_hash(algorithm, hashlib.new(algorithm, data).digest())},{len(data)}\n")
     return "".join([*rows, f"{own},,\n"]).encode()
 
 

@@ -7,7 +7,6 @@ unless it hashed to what RECORD says in the same pass that copied it.
 
 from __future__ import annotations
 
-import base64
 import errno
 import hashlib
 import os
@@ -21,13 +20,12 @@ from typing import IO, Literal, Protocol
 
 import msgspec
 
-from envguard.acquire.packages.record_file import Row, parse_record
+from envguard.acquire.packages.record_file import Row, algorithm_of, parse_record, record_hash
 from envguard.restore.progress import Progress
 
 CHUNK = 1 << 20
 MOST_FAULTS = 20
 """A source with so many is read no further: the first refuses it, and nobody reads a list of thousands."""
-ALGORITHMS = ("sha256", "sha384", "sha512")
 # Rows that a wheel may list without a hash (the RECORD specification).
 UNHASHED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -60,6 +58,12 @@ class Files(Protocol):
     def mode(self, path: str) -> int: ...
 
     def size(self, path: str) -> int: ...
+
+
+class Sink(Protocol):
+    """Where checked bytes go."""
+
+    def write(self, data: bytes, /) -> object: ...
 
 
 class Folder:
@@ -143,23 +147,19 @@ def unsafe(path: str) -> bool:
     return path.startswith("/") or "\\" in path or ".." in path.split("/") or not path
 
 
-def encoded(digest: bytes) -> str:
-    """A digest as RECORD writes it: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
-
-
 def is_unhashed(row: Row) -> bool:
     """Whether the row is one that cannot have a hash: RECORD itself, and its signatures."""
     return row.hash is None and row.path.rpartition("/")[2] in UNHASHED
 
 
 def _wanted(row: Row) -> tuple[str, str] | Fault:
+    """(algorithm, hash as RECORD writes it) of a row that proves its file."""
     if unsafe(row.path):
         return Fault(path=row.path, kind="unsafe")
-    algorithm, _, value = (row.hash or "").partition("=")
-    if algorithm not in ALGORITHMS or not value:
+    algorithm = algorithm_of(row.hash)
+    if algorithm is None or row.hash is None:
         return Fault(path=row.path, kind="unhashed", expected=row.hash)
-    return algorithm, value
+    return algorithm, row.hash
 
 
 def check_rows(files: Files, rows: Iterable[Row], progress: Progress) -> tuple[Fault, ...]:
@@ -169,7 +169,7 @@ def check_rows(files: Files, rows: Iterable[Row], progress: Progress) -> tuple[F
     return tuple(islice((fault for fault in checked if fault is not None), MOST_FAULTS))
 
 
-def copy_checked(files: Files, row: Row, sink: IO[bytes] | None, progress: Progress) -> Fault | None:
+def copy_checked(files: Files, row: Row, sink: Sink | None, progress: Progress) -> Fault | None:
     """One row's file hashed, and written to `sink` on the way; what is wrong with it. OSError is the sink's."""
     wanted = _wanted(row)
     if isinstance(wanted, Fault):
@@ -198,7 +198,7 @@ def copy_checked(files: Files, row: Row, sink: IO[bytes] | None, progress: Progr
             if sink is not None:
                 sink.write(chunk)
             progress.advance(len(chunk))
-    got = encoded(hasher.digest())
+    got = record_hash(wanted[0], hasher.digest())
     return None if got == wanted[1] else Fault(path=row.path, kind="modified", expected=wanted[1], got=got)
 
 

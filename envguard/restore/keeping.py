@@ -14,13 +14,13 @@ from envguard import clock
 from envguard.acquire.packages.distributions import Distribution, Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.metadata import parse_headers
-from envguard.acquire.packages.record_file import Row, normalised
+from envguard.acquire.packages.record_file import Row, normalised, record_hash
 from envguard.acquire.packages.uv_cache import cache_directories, read_caches
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.cache_places import Place
 from envguard.model.fingerprint import CompileCache, Fingerprint
 from envguard.project import Project
-from envguard.restore.archive import Folder, RecordUnusable, encoded
+from envguard.restore.archive import Folder, RecordUnusable
 from envguard.restore.candidate import Candidate, from_caches
 from envguard.restore.compile_cache import in_use
 from envguard.restore.footprint import Incoming
@@ -190,7 +190,7 @@ class Installed(Folder):
 
 
 def _row(path: str, data: bytes) -> Row:
-    return Row(path, f"sha256={encoded(hashlib.sha256(data).digest())}", len(data))
+    return Row(path, record_hash("sha256", hashlib.sha256(data).digest()), len(data))
 
 
 def _quoted(path: str) -> str:

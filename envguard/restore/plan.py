@@ -112,7 +112,8 @@ def unread(now: Package) -> Unknown:
     """That a package's files are out of reach: what cannot be read can be neither proved nor kept for a roll-back."""
     count = len(now.unread)
     files = f"{now.location}/{now.unread[0]}" + (f" and {count - 1} more of its files" if count > 1 else "")
-    return Unknown(f"packages: {now.name}", f"{files} cannot be read, so that its build is not known")
+    why = f"{files} cannot be read, or RECORD has no hash that proves anything, so that its build is not known"
+    return Unknown(f"packages: {now.name}", why)
 
 
 def _removal(live: Fingerprint, now: Package) -> Step:

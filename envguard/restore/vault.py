@@ -25,9 +25,10 @@ import msgspec
 
 from envguard import clock
 from envguard.acquire.packages.record_file import Row
-from envguard.restore.archive import Files, is_unhashed, read_rows, unsafe
+from envguard.restore.archive import Fault, Files, copy_checked, is_unhashed, read_rows, unsafe
 from envguard.restore.candidate import Candidate
 from envguard.restore.copying import copy_file
+from envguard.restore.progress import Silent
 from envguard.state.files import locked, open_state, write_atomically
 
 
@@ -235,15 +236,27 @@ class Vault:
         return path
 
 
-def hexadecimal(row: Row) -> str | None:
-    """A RECORD row's sha256 in hex; None where it has another hash or none."""
-    if row.hash is None or not row.hash.startswith("sha256="):
-        return None
-    value = row.hash.removeprefix("sha256=")
-    try:
-        return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
-    except ValueError:
-        return None
+class _Sha256:
+    """A sink that only hashes."""
+
+    def __init__(self) -> None:
+        self.hasher = hashlib.sha256()
+
+    def write(self, data: bytes, /) -> None:
+        self.hasher.update(data)
+
+
+def _name_of(files: Files, row: Row) -> str | Fault:
+    """The sha256 (hex) under which a row's file is kept: RECORD's own, and of a file that RECORD proves by another
+    algorithm that of the very bytes that were held against it. Raises OSError."""
+    if row.hash is not None and row.hash.startswith("sha256=") and not unsafe(row.path):
+        value = row.hash.removeprefix("sha256=")
+        try:
+            return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+        except ValueError:
+            return Fault(path=row.path, kind="unhashed", expected=row.hash)
+    sink = _Sha256()
+    return copy_checked(files, row, sink, Silent()) or sink.hasher.hexdigest()
 
 
 def items_of(vault: Vault, files: Files, dist_info: str) -> tuple[Item, ...] | str:
@@ -253,9 +266,9 @@ def items_of(vault: Vault, files: Files, dist_info: str) -> tuple[Item, ...] | s
     for row in read_rows(files, dist_info):
         if is_unhashed(row):
             continue
-        sha256 = hexadecimal(row)
-        if sha256 is None or unsafe(row.path):
-            return f"{row.path}: RECORD gives no sha256 of it"
+        sha256 = _name_of(files, row)
+        if isinstance(sha256, Fault):
+            return f"{sha256.path} is not what RECORD says ({sha256.kind})"
         if not vault.file(sha256).exists() and not _keep(vault, files, row.path, sha256):
             return f"{row.path} is not what RECORD says"
         items.append(Item(row.path, sha256, files.size(row.path), files.mode(row.path)))

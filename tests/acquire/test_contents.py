@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -12,6 +13,8 @@ from envguard.acquire.packages import contents as contents_module
 from envguard.acquire.packages.contents import MISSING, AllContents, Contents, Policy, read_contents
 from envguard.acquire.packages.distributions import read_distributions
 from envguard.acquire.packages.environment import locate
+from envguard.acquire.packages.record_file import ALGORITHMS, record_hash
+from envguard.acquire.seam import bundle
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.seam.record import Record
 from envguard.acquire.seam.recorded import BundleHost, RecordingHost
@@ -233,6 +236,28 @@ def test_a_record_without_sha256_is_not_called_sound(look: Looking) -> None:
     assert [item.what for item in look.last.unknown] == [str(look.stage.site / "demo/data.bin")]
 
 
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "sha256"])
+def test_each_row_is_held_to_its_own_algorithm(stage: Stage, algorithm: str) -> None:
+    wheels.build_wheel(stage.wheels, "demo", "1.0", FILES, algorithm=algorithm)
+    stage.install("demo", arguments=["--link-mode", "copy"])
+    look = Looking(stage)
+    assert look(deep=True).departs == {}
+    assert look.last is not None
+    assert look.last.unknown == ()
+    (stage.site / "demo/data.bin").write_bytes(b"x" * len(FILES["demo/data.bin"]))
+    assert look(deep=True).departs == {
+        "demo/data.bin": record_hash(algorithm, hashlib.new(algorithm, b"x" * len(FILES["demo/data.bin"])).digest())
+    }
+    record = RecordingHost(LiveHost(), Record())
+    found = read_distributions(record, locate(record, str(stage.python), "/")).found
+    live = read_contents(record, found, Policy(deep=True), Digests())
+    with (stage.tmp / "bundle").open("w+b") as stream:
+        bundle.save(record.record, {}, stream)
+        stream.seek(0)
+        loaded, _ = bundle.load("it", stream)
+    assert read_contents(BundleHost(loaded, "bundle"), found, Policy(deep=True), Digests()) == live
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_file_is_unknown_and_never_sound(look: Looking) -> None:
     path = look.stage.site / "demo/data.bin"
@@ -258,7 +283,7 @@ def test_a_file_that_is_no_text_is_kept_in_the_store(stage: Stage) -> None:
     stage.install("demo", arguments=["--link-mode", "copy"])
     (stage.site / os.fsdecode(b"demo/caf\xe9.py")).write_bytes(b"1\n")
     record = stage.site / "demo-1.0.dist-info/RECORD"
-    digest = contents_module.record_hash(LiveHost().digest(str(stage.site / odd)))
+    digest = contents_module.hash_as(LiveHost(), str(stage.site / odd), "sha256=?")
     record.write_bytes(record.read_bytes() + os.fsencode(f"{odd},{digest},2\n"))
     settle(stage.site)
     look = Looking(stage)
@@ -272,9 +297,9 @@ def test_a_bundle_answers_as_the_machine_did(look: Looking) -> None:
     recording = RecordingHost(LiveHost(), Record())
     found = read_distributions(recording, locate(recording, str(look.stage.python), "/"))
     live = read_contents(recording, found.found, Policy(deep=True), Digests())
-    bundle = BundleHost(recording.record, "bundle")
-    again = read_distributions(bundle, locate(bundle, str(look.stage.python), "/"))
-    assert read_contents(bundle, again.found, Policy(deep=True), Digests()) == live
+    told = BundleHost(recording.record, "bundle")
+    again = read_distributions(told, locate(told, str(look.stage.python), "/"))
+    assert read_contents(told, again.found, Policy(deep=True), Digests()) == live
     assert live.of[found.found[0].directory].departs == {"demo/deep/er.py": MISSING}
 
 

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envguard.acquire.packages.record_file import Row, build_identity, leaves_tree, normalised, parse_record
+from envguard.acquire.packages.record_file import (
+    Row,
+    algorithm_of,
+    build_identity,
+    leaves_tree,
+    normalised,
+    parse_record,
+)
 from envguard.demo import wheels
 from envguard.demo.stage import Stage
 
@@ -131,3 +138,16 @@ def test_a_hash_is_that_of_the_file(stage: Stage) -> None:
     data = Path(stage.site / row.path).read_bytes()
     expected = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
     assert row == Row("demo/__init__.py", f"sha256={expected}", len(data))
+
+
+@pytest.mark.parametrize("name", sorted(hashlib.algorithms_guaranteed))
+def test_only_what_is_no_weaker_than_sha256_proves_a_content(name: str) -> None:
+    size = hashlib.new(name).digest_size  # 0 where the digest has no length of its own
+    proves = size >= 32
+    assert (algorithm_of(f"{name}=abc") == name) is proves
+    assert algorithm_of(f"{name}=") is None
+
+
+@pytest.mark.parametrize("recorded", [None, "", "sha256", "=abc", "SHA256=abc", "md5=abc"])
+def test_what_is_no_hash_proves_nothing(recorded: str | None) -> None:
+    assert algorithm_of(recorded) is None

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.packages.record_file import Row
-from envguard.restore.archive import Folder, Zipped, copy_checked, encoded, open_zip, write_wheel
+from envguard.acquire.packages.record_file import Row, record_hash
+from envguard.restore.archive import Folder, Zipped, copy_checked, open_zip, write_wheel
 from envguard.restore.progress import Silent
 from tests.restore.conftest import Swapped, tree
 
@@ -140,7 +140,7 @@ def test_a_wheel_is_made_with_each_file_once(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(b"1")
     info = tmp_path / "a-1.dist-info"
     info.mkdir()
-    row = f"a.py,sha256={encoded(hashlib.sha256(b'1').digest())},1\n"
+    row = f"a.py,{record_hash('sha256', hashlib.sha256(b'1').digest())},1\n"
     (info / "RECORD").write_text(row + row + "a-1.dist-info/RECORD,,\n")
     target = tmp_path / "a-1-py3-none-any.whl"
     assert write_wheel(Folder(tmp_path), "a-1.dist-info", target, Silent()) == ()

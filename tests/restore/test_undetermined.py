@@ -127,10 +127,10 @@ def test_a_package_of_no_watched_name_is_read_too(swapped: Swapped) -> None:
 
 def test_a_build_of_which_a_file_was_not_read_is_only_what_record_promises(torch_stage: Stage) -> None:
     class Refusing(LiveHost):
-        def digest(self, path: str) -> str:
+        def digest(self, path: str, algorithm: str = "sha256") -> str:
             if path.endswith("torch/version.py"):
                 raise PermissionError(13, "Permission denied", path)
-            return super().digest(path)
+            return super().digest(path, algorithm)
 
     host = Refusing()
     dists = read_distributions(host, locate(host, str(torch_stage.venv), str(torch_stage.project)))

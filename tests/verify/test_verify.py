@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from envguard.acquire.packages.contents import Contents, record_hash
+from envguard.acquire.packages.contents import Contents, hash_as
 from envguard.acquire.packages.distributions import Distribution
 from envguard.acquire.packages.verification import Observations, Observed
 from envguard.acquire.seam.host import LiveHost
@@ -194,10 +194,11 @@ def test_archives_of_other_builds_are_looked_at_with_deep(tree: Stage) -> None:
 
 def test_edited_record_is_held_against_the_archive(tree: Stage) -> None:
     path, record = tree.site / "pine" / "cone.py", tree.site / "pine-1.0.dist-info" / "RECORD"
-    old = record_hash(LiveHost().digest(str(path)))
+    old = hash_as(LiveHost(), str(path), "sha256=?")
+    assert old is not None
     break_link(path)
     path.write_bytes(b"SEEDS = 41\n")
-    record.write_text(record.read_text().replace(old, record_hash(LiveHost().digest(str(path)))))
+    record.write_text(record.read_text().replace(old, hash_as(LiveHost(), str(path), old) or ""))
     code, report = verify(tree, "--deep")
     assert code == 1
     (problem,) = report["problems"]

@@ -7,7 +7,6 @@ written after the install ended, or where its stat is not the one that was last 
 
 from __future__ import annotations
 
-import base64
 import errno
 import fnmatch
 import hashlib
@@ -19,7 +18,14 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from envguard.acquire.packages.distributions import Distribution
-from envguard.acquire.packages.record_file import Row, build_identity, normalised, parse_record
+from envguard.acquire.packages.record_file import (
+    Row,
+    algorithm_of,
+    build_identity,
+    normalised,
+    parse_record,
+    record_hash,
+)
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes, reason
 from envguard.model.evidence import Unknown
@@ -42,7 +48,7 @@ class Contents:
 
     identity: str | None
     departs: dict[str, str] = field(default_factory=dict)
-    """Path → `sha256=…` of what is there, or "missing"."""
+    """Path → `sha256=…` (or by RECORD's own algorithm) of what is there, or "missing"."""
     files: int | None = None
     bytes: int | None = None
     depth: Depth = "stat"
@@ -264,26 +270,33 @@ class _Reader:
         return replace(_contents(made, depth), unread=tuple(unread))
 
     def _digest(self, dist: Distribution, row: Row, size: int) -> str | None:
-        """`sha256=…` of a file as RECORD writes it; None, and a note, where it cannot be held against RECORD."""
+        """A file's hash as RECORD writes it; None, and a note, where it cannot be held against RECORD."""
         path = f"{dist.location}/{row.path}"
-        if row.hash is None or not row.hash.startswith("sha256="):
-            self.notes.unseen(path, f"RECORD holds no sha256 of it but {str(row.hash).partition('=')[0]}")
-            return None
         try:
-            digest = self.host.digest(path)
+            got = hash_as(self.host, path, row.hash)
         except FileNotFoundError:
             return MISSING
         except OSError as error:
             self.notes.unseen(path, error)
             return None
-        if self.progress is not None:
+        if got is None:
+            self.notes.unseen(path, f"RECORD holds no hash of it that proves anything, but {_said(row.hash)}")
+        elif self.progress is not None:
             self.progress(size)
-        return record_hash(digest)
+        return got
 
 
-def record_hash(digest: str) -> str:
-    """A hex sha256 as RECORD writes it."""
-    return "sha256=" + base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
+def _said(recorded: str | None) -> str:
+    return (recorded or "none").partition("=")[0][:20]
+
+
+def hash_as(host: Host, path: str, recorded: str | None) -> str | None:
+    """A file's hash by the algorithm of a RECORD row, written as there; None where that proves nothing (md5, sha1).
+
+    Raises OSError.
+    """
+    algorithm = algorithm_of(recorded)
+    return record_hash(algorithm, bytes.fromhex(host.digest(path, algorithm))) if algorithm is not None else None
 
 
 def _key(stats: array[int], at: int) -> Key:

@@ -5,6 +5,7 @@ The one place that reads RECORD, of an installed distribution and of an archive 
 
 from __future__ import annotations
 
+import base64
 import csv
 import hashlib
 import io
@@ -27,9 +28,14 @@ INSTALLER_FILES = frozenset(
     }
 )
 
+# What proves a content: those that hashlib has everywhere and that are no weaker than sha256, as PEP 427 demands.
+# md5, sha1 and sha224 prove nothing, and shake has no length of its own.
+ALGORITHMS = ("sha256", "sha384", "sha512", "sha3_256", "sha3_384", "sha3_512", "blake2b", "blake2s")
+
 
 class Row(NamedTuple):
-    """One file: path as written (relative to site-packages), `sha256=…` or None, size in bytes or None."""
+    """One file: path as written (relative to site-packages), `sha256=…` or another algorithm's or None, size in
+    bytes or None."""
 
     path: str
     hash: str | None
@@ -90,6 +96,17 @@ def _is_payload(path: str) -> bool:
         return False
     folder, _, name = path.partition("/")
     return not (folder.endswith(".dist-info") and name in INSTALLER_FILES)
+
+
+def algorithm_of(recorded: str | None) -> str | None:
+    """The algorithm by which a row's hash proves a content; None where it has none, or one that proves nothing."""
+    algorithm, _, value = (recorded or "").partition("=")
+    return algorithm if value and algorithm in ALGORITHMS else None
+
+
+def record_hash(algorithm: str, digest: bytes) -> str:
+    """A digest as RECORD writes it: URL-safe base64 without padding, behind its algorithm."""
+    return f"{algorithm}={base64.urlsafe_b64encode(digest).rstrip(b'=').decode('ascii')}"
 
 
 def leaves_tree(path: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from envguard.acquire.packages.cached_archives import ARCHIVE_BUCKET
-from envguard.acquire.packages.contents import MISSING, AllContents, Contents, Policy, read_contents
+from envguard.acquire.packages.contents import MISSING, AllContents, Contents, Policy, hash_as, read_contents
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.record_file import Row, normalised, parse_record
 from envguard.acquire.packages.uv_cache import Archive, UvCaches, as_installed
@@ -189,14 +189,12 @@ class _Reader:
         self, row: Row, archives: tuple[Archive, ...], identity: str | None
     ) -> tuple[str | None, bytes | None]:
         """The file as RECORD has it, from an archive of this build whose copy is still sound."""
-        from envguard.acquire.packages.contents import record_hash
-
         for archive in archives:
             path = f"{archive.path}/{row.path}"
             if archive.build != identity or (row.size is not None and row.size > MAX_TEXT):
                 continue
             try:
-                if record_hash(self.host.digest(path)) == row.hash:
+                if row.hash is not None and hash_as(self.host, path, row.hash) == row.hash:
                     return path, self.host.read(path)
             except OSError:
                 continue

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from envguard.acquire.packages.contents import record_hash
+from envguard.acquire.packages.contents import hash_as
 from envguard.acquire.packages.distributions import Distributions
 from envguard.acquire.packages.installs import Install
+from envguard.acquire.packages.record_file import algorithm_of
 from envguard.acquire.seam.host import Host, Stat
 from envguard.model.evidence import Unknown
 
@@ -109,13 +110,13 @@ def read_edits(
             stats[distribution.location] = _stats(host, distribution.location, unknown)
         known = stats[distribution.location]
         for row in record.rows:
-            stat = known.get(row.path) if row.hash and row.hash.startswith("sha256=") else None
+            stat = known.get(row.path) if algorithm_of(row.hash) is not None else None
             if stat is not None and stat.is_file and stat.mtime_ns > install.end_ns + EDIT_SLACK_NS:
                 late.append((distribution.name, f"{distribution.location}/{row.path}", row.hash or "", stat))
     found = []
     for package, path, recorded, stat in late[:MOST_DIGESTS]:
         try:
-            if recorded != record_hash(host.digest(path)):
+            if recorded != hash_as(host, path, recorded):
                 found.append(Edited(package, path, stat.mtime_ns, stat.ctime_ns, stat.nlink))
         except OSError as error:
             unknown.append(Unknown(path, error.strerror or str(error)))

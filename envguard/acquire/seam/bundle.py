@@ -156,6 +156,7 @@ _ANSWERS: dict[str, Any] = {
     "probe": Answer,
     "nvml": dict[str, Any],
     "withheld": list[str],
+    "hashed": str,
     "chain": str,
     "lines": tuple[str, int],
     "scan": tuple[str, list[str]],

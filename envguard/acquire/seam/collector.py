@@ -283,6 +283,11 @@ def read(path, limit=None, offset=0):
 
 def digest(path):
     """sha256 of a regular file's content, hex."""
+    return hashed(path, "sha256")
+
+
+def hashed(path, algorithm):
+    """Digest of a regular file's content, hex, by an algorithm of hashlib's that has a length of its own."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         result = os.fstat(descriptor)
@@ -290,7 +295,7 @@ def digest(path):
             raise OSError(errno.EINVAL, "not a regular file", path)
         # Most files of an environment are small: a buffer of their size costs less than clearing a large one.
         view = memoryview(bytearray(min(result.st_size + 1, 1 << 20)))
-        hasher = hashlib.sha256()
+        hasher = hashlib.new(algorithm)
         while True:
             count = os.readv(descriptor, [view])
             if not count:
@@ -693,6 +698,7 @@ OPERATIONS = {
         order,
         read,
         digest,
+        hashed,
         lines,
         chain,
         scan,

@@ -185,9 +185,11 @@ class Host:
         assert isinstance(data, bytes)
         return data
 
-    def digest(self, path: str) -> str:
-        """sha256 of a regular file, hex."""
-        return str(self.call("digest", path))
+    def digest(self, path: str, algorithm: str = "sha256") -> str:
+        """Digest of a regular file, hex."""
+        if algorithm == "sha256":
+            return str(self.call("digest", path))
+        return str(self.call("hashed", path, algorithm))
 
     def lines(self, path: str) -> tuple[str, int]:
         """(sha256 in hex, lines that are not blank) of a text file."""

@@ -78,7 +78,8 @@ def _no_constant(text: str) -> None:
 
 
 PATHLESS = (
-    "environ", "withheld", "machine", "processes", "query", "probe", "nvml", "lines", "chain", "scan", "space",
+    "environ", "withheld", "machine", "processes", "query", "probe", "nvml", "hashed", "lines", "chain", "scan",
+    "space",
 )  # fmt: skip
 """Operations whose answer is kept by its question, and not with a path."""
 

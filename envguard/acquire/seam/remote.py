@@ -206,10 +206,10 @@ class RemoteHost(Host):
             with contextlib.suppress(NotRecorded):
                 return self._seen.call(operation, *arguments)
         key = _key(operation, arguments)
-        if key not in self._known and operation == "digest" and arguments[0] in self._place:
+        if key not in self._known and operation in ("digest", "hashed") and arguments[0] in self._place:
             # Who hashes one file of a package hashes the next ones, too.
             at = self._place[arguments[0]]
-            self.prefetch([("digest", (path,)) for path in self._files[at : at + BATCH]])
+            self.prefetch([(operation, (path, *arguments[1:])) for path in self._files[at : at + BATCH]])
         if key not in self._known:
             self._ask([(key, operation, arguments)])
         return _value(self._known[key])
