@@ -6,7 +6,9 @@ import json
 import multiprocessing
 import os
 import random
+import signal
 import socket
+import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -94,12 +96,17 @@ def _rank(config: Config, environment: dict[str, str]) -> None:
     raise SystemExit(train_here(config))
 
 
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def start_ranks(config: Config) -> list[BaseProcess]:
     """One process a rank, drafters first, with the environment that torchrun would give them."""
     world = config.topology.targets + config.topology.drafters
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     processes: list[BaseProcess] = []
@@ -120,6 +127,18 @@ def train_ranks(config: Config) -> list[int | None]:
     for process in processes:
         process.join()
     return [process.exitcode for process in processes]
+
+
+def wait_for_step(config: Config, step: int, processes: list[BaseProcess]) -> None:
+    """Until the log has a step, or a process has ended."""
+    while len(log_of(config)) < step and all(process.is_alive() for process in processes):
+        time.sleep(0.01)
+
+
+def kill(process: BaseProcess) -> None:
+    """By SIGKILL."""
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
 
 
 def log_of(config: Config) -> list[dict[str, Any]]:

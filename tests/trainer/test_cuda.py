@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,20 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from tests.trainer.rows import packed_row
-from tests.trainer.runs import curve, log_of, small_config, start_process, train_here, train_ranks
+from tests.trainer.runs import (
+    curve,
+    kill,
+    log_of,
+    small_config,
+    start_process,
+    start_ranks,
+    train_here,
+    train_ranks,
+    wait_for_step,
+)
 from trainer.anchors import draw_anchors
 from trainer.attention import attend, make_mask
-from trainer.checkpoint import list_checkpoints
+from trainer.errors import RankFailed
 from trainer.mask import block_mask, dense_mask
 
 pytestmark = [
@@ -92,7 +104,8 @@ def parts(mask: BlockMask) -> list[torch.Tensor]:
 
 
 def cuda_config(folder: Path, run: str, **sections: dict[str, Any]) -> Any:
-    sections["train"] = {"device": "cuda", "compile_cache": str(folder / "cache"), **sections.get("train", {})}
+    compiled = {"device": "cuda", "compile_cache": str(folder / "cache"), "epochs": 20}
+    sections["train"] = {**compiled, **sections.get("train", {})}
     sections["model"] = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 32, **sections.get("model", {})}
     return small_config(folder, run, **sections)
 
@@ -116,18 +129,23 @@ def test_a_compiled_run_on_flex_equals_sdpa_on_cpu(folder: Path) -> None:
         assert mine["loss_mean"] == pytest.approx(other["loss_mean"], rel=2e-3)
 
 
-def test_bf16_on_flex_resumes_exactly(folder: Path) -> None:
-    whole = cuda_config(folder, "whole", train={"max_steps": 8})
-    halves = cuda_config(folder, "halves", train={"max_steps": 8}, checkpoint={"every": 4})
-    for config in (whole, halves):
-        process = start_process(config)
-        process.join()
-        assert process.exitcode == 0
-    (folder / "halves" / "step_8").rename(folder / "moved")
-    process = start_process(halves)
+def test_a_run_killed_on_the_gpu_resumes_exactly(folder: Path) -> None:
+    whole = cuda_config(folder, "whole", train={"max_steps": 40})
+    killed = cuda_config(folder, "killed", train={"max_steps": 40}, checkpoint={"every": 6})
+    process = start_process(whole)
     process.join()
-    assert [step for step, _ in list_checkpoints(folder / "halves")] == [4, 8]
-    assert curve(halves) == curve(whole)
+    assert process.exitcode == 0
+    process = start_process(killed)
+    wait_for_step(killed, 15, [process])
+    kill(process)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert len(log_of(killed)) < 40
+    process = start_process(killed)
+    process.join()
+    assert process.exitcode == 0
+    assert "resum" in (folder / "killed" / "run.log").read_text()
+    assert curve(killed) == curve(whole)
 
 
 def test_ranks_share_a_gpu_through_host_memory(folder: Path) -> None:
@@ -139,3 +157,47 @@ def test_ranks_share_a_gpu_through_host_memory(folder: Path) -> None:
     process.join()
     for mine, other in zip(log_of(ranks), log_of(alone), strict=True):
         assert mine["loss_mean"] == pytest.approx(other["loss_mean"], rel=1e-6)
+
+
+several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two NVIDIA GPUs")
+
+
+@several
+def test_a_target_and_a_drafter_on_two_gpus_train_as_one_process(folder: Path) -> None:
+    """Over NCCL, in bf16, to the bit: one drafter's sums have one order."""
+    train = {"max_steps": 20, "rows_per_step": 2}
+    ranks = cuda_config(folder, "nccl", train=train)
+    alone = cuda_config(folder, "one", train=train)
+    assert train_ranks(ranks) == [0, 0]
+    process = start_process(alone)
+    process.join()
+    assert process.exitcode == 0
+    assert "over nccl" in (folder / "nccl" / "run.log").read_text()
+    assert curve(ranks) == curve(alone)
+
+
+@several
+@pytest.mark.parametrize("victim", [0, 1], ids=["the drafter", "the target"])
+def test_a_rank_killed_on_its_gpu_ends_the_job_and_the_resumed_run_is_exact(folder: Path, victim: int) -> None:
+    name = f"victim-{victim}"
+    config = cuda_config(folder, name, train={"max_steps": 60}, checkpoint={"every": 6})
+    processes = start_ranks(config)
+    wait_for_step(config, 15, processes)
+    kill(processes[victim])
+    began = time.monotonic()
+    for process in processes:
+        process.join(timeout=30)
+    took = time.monotonic() - began
+    print(f"{name}: the job ended {took:.1f} s after the kill")
+    assert took < 10
+    codes = [process.exitcode for process in processes]
+    assert codes.pop(victim) == -signal.SIGKILL
+    assert codes[0] in (1, RankFailed.exit_code)
+    if victim:
+        assert "rank 1" in (folder / name / "run.log").read_text()
+    assert len(log_of(config)) < 60
+    assert train_ranks(config) == [0, 0]
+    whole = cuda_config(folder, f"whole-{victim}", train={"max_steps": 60})
+    process = start_process(whole)
+    process.join()
+    assert curve(config) == curve(whole)

@@ -7,14 +7,24 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.trainer.runs import UNEVEN, curve, log_of, small_config, start_ranks, train_here, train_ranks
+from tests.trainer.runs import (
+    UNEVEN,
+    curve,
+    free_port,
+    kill,
+    log_of,
+    small_config,
+    start_ranks,
+    train_here,
+    train_ranks,
+    wait_for_step,
+)
 from trainer.checkpoint import list_checkpoints
 from trainer.clock import recommended_split
 from trainer.config import Config
@@ -73,16 +83,6 @@ def test_three_drafters_differ_by_rounding_alone(alone: tuple[Path, dict[int, di
     assert train_ranks(three) == [0] * 4
     for mine, other in zip(log_of(three), log_of(single), strict=True):
         assert mine["loss_mean"] == pytest.approx(other["loss_mean"], rel=1e-6)
-
-
-def wait_for_step(config: Config, step: int, processes: list[BaseProcess]) -> None:
-    while len(log_of(config)) < step and all(process.is_alive() for process in processes):
-        time.sleep(0.01)
-
-
-def kill(process: BaseProcess) -> None:
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2], ids=["the drafter", "a target", "the other target"])
@@ -210,13 +210,13 @@ def test_two_machines_train_together_and_resume(tmp_path: Path) -> None:
             )
         return agents
 
-    first = start(29611)
+    first = start(free_port())
     wait_for_log(tmp_path, first[0])
     time.sleep(0.5)
     for agent in first:  # the agents' death takes their ranks with them, or the ranks notice that the store is gone
         agent.kill()
         agent.communicate()
-    for agent in start(29613):
+    for agent in start(free_port()):
         _, errors = agent.communicate(timeout=120)
         assert agent.returncode == 0, errors
     lines = log_of(small_config(tmp_path))
