@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from trainer import checkpoint
 from trainer.config import Config
-from trainer.errors import ConfigError, TrainerError
+from trainer.errors import ConfigError, RankFailed, TrainerError
 from trainer.process import catch_stop
 from trainer.resume import Start
 from trainer.source import Facts, LocalSource, Plan
@@ -117,7 +117,10 @@ def run_rank(config: Config, start: Start, place: Place) -> int:
         fabric = connect(place, PrefixStore("trainer", store))
         code = serve(config, place, fabric) if place.drafter is None else draft(config, start, place, fabric)
         dist.barrier()
-    except BaseException as error:
+    except BaseException as raised:
+        error: BaseException = raised
+        if isinstance(raised, dist.DistError):
+            error = RankFailed(f"the connection to the other ranks broke: {raised}")
         expected = isinstance(error, TrainerError)
         logger.error("rank %d: %s: %s", place.rank, type(error).__name__, error, exc_info=not expected)
         watch.fail(error)

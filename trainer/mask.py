@@ -25,6 +25,7 @@ FLEX_BLOCK = 128
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 Mask = Tensor | BlockMask
+Tables = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,7 @@ def block_mask(layout: BlockLayout, window: int | None = None, *, compiled: bool
     )
 
 
-def block_tables(
-    anchor: Tensor, start: Tensor, context: int, block_size: int, window: int | None
-) -> tuple[Tensor, ...]:
+def block_tables(anchor: Tensor, start: Tensor, context: int, block_size: int, window: int | None) -> Tables:
     """Counts and numbers of the key blocks that each query block sees in part and whole, then the transposed four.
 
     Counts are [1, 1, rows], numbers [1, 1, rows, columns], int32, in the order of ``BlockMask``.
@@ -126,7 +125,7 @@ def block_tables(
 
 
 @functools.cache
-def compiled_tables() -> Callable[..., tuple[Tensor, ...]]:
+def compiled_tables() -> Callable[..., Tables]:
     """``block_tables``, fused by the compiler."""
     return torch.compile(block_tables, dynamic=False, fullgraph=True)
 

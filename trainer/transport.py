@@ -161,7 +161,11 @@ class RemoteSource:
             self._put(error)
 
     def _take(self, target: int, row: int | None) -> bool:
-        supply = receive_row(self._links[target], self.facts, self._device, through_host=self._through_host)
+        link = self._links[target]
+        try:
+            supply = receive_row(link, self.facts, self._device, through_host=self._through_host)
+        except RuntimeError as error:
+            raise RankFailed(f"rank {link.peer} (target {target}) sends no more: {error}") from error
         if supply is not None and row is not None:
             self._put(supply)
         elif supply is None and row is not None and not self._draining.is_set():
@@ -180,6 +184,8 @@ class RemoteSource:
         """Waits for the next row."""
         began = time.perf_counter()
         item = self._ready.get()
+        if isinstance(item, TrainerError):
+            raise item
         if isinstance(item, BaseException):
             raise TrainerError(f"receiving hidden states: {item}") from item
         item.wait = time.perf_counter() - began
@@ -217,11 +223,18 @@ class Sender:
             with own_stream(self._device):
                 while (item := self._waiting.get()) is not None:
                     drafter, supply = item
-                    send_row(self._links[drafter], supply, through_host=self._through_host)
+                    self._send_one(drafter, supply)
             for link in self._links:
                 send_end(link)
         except BaseException as error:  # handed to the loop
             self._error = error
+
+    def _send_one(self, drafter: int, supply: Supply) -> None:
+        link = self._links[drafter]
+        try:
+            send_row(link, supply, through_host=self._through_host)
+        except RuntimeError as error:
+            raise RankFailed(f"rank {link.peer} (drafter {drafter}) takes no more rows: {error}") from error
 
     def put(self, drafter: int, supply: Supply, timeout: float) -> bool:
         """Queues a row; False if there is no room within ``timeout`` seconds. Raises what the thread met."""
@@ -244,5 +257,7 @@ class Sender:
         self._check()
 
     def _check(self) -> None:
+        if isinstance(self._error, TrainerError):
+            raise self._error
         if self._error is not None:
             raise TrainerError(f"sending hidden states: {self._error}") from self._error

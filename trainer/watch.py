@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import psutil
+from torch.distributed import DistError
 from torch.distributed.distributed_c10d import Store
 
 from trainer.errors import RankFailed
@@ -58,8 +59,11 @@ class DeathWatch:
         self._thread.start()
 
     def fail(self, error: BaseException) -> None:
-        """Tells all ranks that this one ends with an error."""
-        self.store.set(FAILED, f"rank {self.rank}: {type(error).__name__}: {error}")
+        """Tells all ranks that this one ends with an error, unless an earlier one is told: others follow from it."""
+        try:
+            self.store.compare_set(FAILED, "", f"rank {self.rank}: {type(error).__name__}: {error}")
+        except DistError as gone:
+            logger.error("rank %d cannot tell the others: %s", self.rank, gone)
 
     def close(self) -> None:
         """Tells all ranks that this one is done, and looks no longer."""

@@ -100,7 +100,9 @@ def test_a_killed_rank_takes_the_job_down_and_the_resumed_run_is_exact(
     assert time.monotonic() - began < 10
     codes = [process.exitcode for process in processes]
     assert codes.pop(victim) == -signal.SIGKILL
-    assert all(code in (1, RankFailed.exit_code) for code in codes)
+    assert all(code == RankFailed.exit_code for code in codes)
+    if victim:
+        assert f"rank {victim}" in (folder / f"victim-{victim}" / "run.log").read_text()
     assert len(log_of(config)) < len(expected)
     assert train_ranks(config) == [0, 0, 0]
     same(curve(config), expected)
