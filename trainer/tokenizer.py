@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NoReturn
 
 import jinja2
@@ -13,6 +15,8 @@ import jinja2.sandbox
 import tokenizers
 
 Message = Mapping[str, str]
+Labelled = tuple[list[int], list[bool]]
+"""Token ids, and True for each that is a label."""
 
 
 class TextError(ValueError):
@@ -22,6 +26,7 @@ class TextError(ValueError):
 class Tokenizer:
     """A ``tokenizers`` backend with the target's chat template.
 
+    Size and digest take tens of milliseconds with a large vocabulary, and are found once: the backend never changes.
     ``end_ids`` are the tokens that end a response; ``special`` maps control tokens to their ids.
     """
 
@@ -44,7 +49,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self.special = {token.content: number for number, token in added.items() if token.special}
 
-    @property
+    @cached_property
     def size(self) -> int:
         """One more than the largest id; embeddings may have further, unused rows."""
         return max(self._backend.get_vocab(with_added_tokens=True).values()) + 1
@@ -57,7 +62,7 @@ class Tokenizer:
         in_use |= {number for text, number in self.special.items() if text in source}
         return frozenset(in_use | self.end_ids)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """sha256 of everything that ids depend on."""
         parts = [
@@ -84,39 +89,60 @@ class Tokenizer:
         begins after it. ``cut``: the last message is a response that was broken off; the ids end with it,
         since its writer did not end it there.
         """
-        whole = self._render(messages, generate=False)
-        encoding = self._encode_rendered(whole)
-        supervised = [False] * len(encoding.ids)
-        end = 0
-        for number, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            end = self._supervise(encoding, supervised, self._response_start(whole, messages, number))
-        if not end:
-            raise TextError("no message of the assistant: nothing to learn from")
-        length = end if cut else len(supervised)
-        return list(encoding.ids)[:length], supervised[:length]
+        (found,) = self.encode_chats([(messages, cut)])
+        if isinstance(found, TextError):
+            raise found
+        return found
+
+    def encode_chats(self, chats: Iterable[tuple[Sequence[Message], bool]]) -> list[Labelled | TextError]:
+        """What ``encode_chat`` gives or raises for each (messages, cut), on all cores."""
+        plans: list[tuple[str, list[int], bool] | TextError] = []
+        for messages, cut in chats:
+            try:
+                whole = self._render(messages, generate=False)
+                plans.append((whole, self._response_starts(whole, messages), cut))
+            except TextError as error:
+                plans.append(error)
+        self._backend.encode_special_tokens = False
+        rendered = [plan[0] for plan in plans if not isinstance(plan, TextError)]
+        encodings = iter(self._backend.encode_batch(rendered, add_special_tokens=False))
+        return [plan if isinstance(plan, TextError) else self._labelled(next(encodings), *plan[1:]) for plan in plans]
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Token ids to text."""
         return str(self._backend.decode(list(ids), skip_special_tokens=not keep_special))
 
-    def _response_start(self, whole: str, messages: Sequence[Message], number: int) -> int:
-        """The offset, in characters of the rendered chat ``whole``, at which message ``number``'s text begins."""
-        prompt = self._render(messages[:number], generate=True)
-        if not whole.startswith(prompt):
-            raise TextError(f"the chat template rewrites what precedes message {number}")
-        return len(prompt)
-
-    def _supervise(self, encoding: tokenizers.Encoding, supervised: list[bool], start: int) -> int:
-        """Marks a response that begins at the character ``start``; returns the index of its end token."""
-        for index, (first, _) in enumerate(encoding.offsets):
-            if first < start:
+    def _response_starts(self, whole: str, messages: Sequence[Message]) -> list[int]:
+        """The offsets, in characters of the rendered chat ``whole``, at which the texts of responses begin."""
+        starts = []
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
                 continue
-            supervised[index] = True
-            if encoding.ids[index] in self.end_ids:
-                return index
-        raise TextError("the chat template puts no end token after a response")
+            prompt = self._render(messages[:number], generate=True)
+            if not whole.startswith(prompt):
+                raise TextError(f"the chat template rewrites what precedes message {number}")
+            starts.append(len(prompt))
+        if not starts:
+            raise TextError("no message of the assistant: nothing to learn from")
+        return starts
+
+    def _labelled(self, encoding: tokenizers.Encoding, starts: Sequence[int], cut: bool) -> Labelled | TextError:
+        """The ids, and True from the first token of each response to the token that ends it."""
+        ids = encoding.ids  # each access to it or to the offsets makes a new list of them all
+        firsts = [first for first, _ in encoding.offsets]
+        ends = [index for index, token in enumerate(ids) if token in self.end_ids]
+        supervised = [False] * len(ids)
+        length = len(ids)
+        for start in starts:
+            begin = bisect.bisect_left(firsts, start)
+            after = bisect.bisect_left(ends, begin)
+            if after == len(ends):
+                return TextError("the chat template puts no end token after a response")
+            end = ends[after]
+            supervised[begin : end + 1] = [True] * (end + 1 - begin)
+            if cut:
+                length = end
+        return ids[:length], supervised[:length]
 
     def _render(self, messages: Sequence[Message], *, generate: bool) -> str:
         if self._template is None:

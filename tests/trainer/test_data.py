@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tests.trainer.small_models import CHATML, byte_level_backend
 from trainer.config import Config, DataConfig, TargetConfig
-from trainer.data import Dataset, inspect, open_dataset
+from trainer.data import Dataset, documents, inspect, open_dataset
 from trainer.data.packing import pack_epoch
 from trainer.errors import ConfigError
 from trainer.tokenizer import TextError, Tokenizer
@@ -83,6 +83,57 @@ def test_a_token_across_the_boundary_belongs_to_the_prompt() -> None:
     )
     labelled = [token for token, label in zip(ids, supervised, strict=True) if label]
     assert tokenizer.decode(labelled, keep_special=True) == "x<|im_end|>"  # "he" is one token
+
+
+def labels_by_definition(chat: Sequence[dict[str, str]], cut: bool) -> tuple[list[int], list[bool]]:
+    """A token is a label if it begins in a response or is the end token after it."""
+    backend, _ = byte_level_backend()
+    text, spans = "", []
+    for message in chat:
+        text += f"<|im_start|>{message['role']}\n"
+        begin = len(text)
+        text += message["content"] + "<|im_end|>"
+        if message["role"] == "assistant":
+            spans.append((begin, len(text)))
+        text += "\n"
+    encoding = backend.encode(text, add_special_tokens=False)
+    labels = [any(begin <= first < end for begin, end in spans) for first, _ in encoding.offsets]
+    kept = max(index for index, label in enumerate(labels) if label) if cut else len(labels)
+    return encoding.ids[:kept], labels[:kept]
+
+
+CONTENTS = st.text(st.sampled_from("he Ttx\nöé☃🦊"), min_size=1, max_size=12)
+CHATS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), CONTENTS), min_size=1, max_size=5).map(
+    lambda chat: [{"role": role, "content": content} for role, content in [*chat, ("assistant", "the end")]]
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(chats=st.lists(st.tuples(CHATS, st.booleans()), max_size=5))
+def test_labels_are_those_of_their_definition_one_by_one_and_many_at_once(
+    chats: list[tuple[list[dict[str, str]], bool]],
+) -> None:
+    tokenizer = make_tokenizer()
+    wanted = [labels_by_definition(chat, cut) for chat, cut in chats]
+    assert tokenizer.encode_chats(chats) == wanted
+    assert [tokenizer.encode_chat(chat, cut=cut) for chat, cut in chats] == wanted
+
+
+def test_a_chat_that_cannot_be_encoded_leaves_the_others_in_place(tmp_path: Path) -> None:
+    question = CHAT[1]
+    lines = [{"messages": [question, {"role": "assistant", "content": f"a{n}"}]} for n in range(600)]
+    for number in (0, 255, 256, 599):
+        lines[number] = {"messages": [question]}
+    lines[300] = {"text": "text"}
+    path = write(tmp_path / "a.jsonl", lines)
+    tokenizer = make_tokenizer()
+    found = list(documents.read_documents([path], tokenizer))
+    assert [one.line for one in found if isinstance(one, documents.BadLine)] == [1, 256, 257, 600]
+    for number, one in enumerate(found):
+        if isinstance(one, documents.Document):
+            labelled = [token for token, label in zip(one.tokens, one.supervised, strict=True) if label]
+            wanted = "text" if number == 300 else f"a{number}<|im_end|>"
+            assert tokenizer.decode(labelled, keep_special=True) == wanted
 
 
 def test_a_response_that_was_broken_off_has_no_end_token(tmp_path: Path) -> None:

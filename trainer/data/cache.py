@@ -103,7 +103,7 @@ def cache_digest(paths: Sequence[Path], tokenizer: Tokenizer, max_length: int) -
 
 
 def _build(folder: Path, digest: str, paths: Sequence[Path], tokenizer: Tokenizer, max_length: int) -> None:
-    """Fills ``folder``, one document in memory at a time."""
+    """Fills ``folder``; a group of lines is in memory at a time, never the whole text."""
     bad: list[BadLine] = []
     lines = untrainable = truncated = supervised = 0
     offsets = [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import msgspec
 from trainer.errors import ConfigError
 from trainer.tokenizer import Message, TextError, Tokenizer
 
+_GROUP = 256  # lines that are tokenised at once, on all cores
 _ROLES = {"human": "user", "gpt": "assistant"}  # the names of the ShareGPT format
 
 
@@ -57,11 +59,11 @@ class BadLine:
 def read_documents(paths: Sequence[Path], tokenizer: Tokenizer) -> Iterator[Document | BadLine]:
     """One value a line, in order; ConfigError where a file cannot be read."""
     for path in paths:
-        for number, line in numbered_lines(path):
-            try:
-                yield encode(parse(line), tokenizer)
-            except TextError as error:
-                yield BadLine(str(path), number, str(error))
+        lines = numbered_lines(path)
+        while group := list(itertools.islice(lines, _GROUP)):
+            parsed = [_parsed(line) for _, line in group]
+            for (number, _), found in zip(group, encode(parsed, tokenizer), strict=True):
+                yield BadLine(str(path), number, str(found)) if isinstance(found, TextError) else found
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -99,18 +101,38 @@ def parse(line: bytes) -> str | Chat:
     return _string(value["text"], "text")
 
 
-def encode(content: str | Chat, tokenizer: Tokenizer) -> Document:
-    """All of a text is labels; of a chat, the responses are."""
-    if isinstance(content, str):
-        tokens = tokenizer.encode_text(content)
-        return Document(tokens, [True] * len(tokens))
-    if content.written is None:
-        return Document(*tokenizer.encode_chat(content.messages, cut=content.cut))
-    if content.written.tokenizer != tokenizer.digest:
-        raise TextError("its tokens were written with another tokenizer")
-    tokens, prompt = content.written.tokens, content.written.prompt
+def _parsed(line: bytes) -> str | Chat | TextError:
+    try:
+        return parse(line)
+    except TextError as error:
+        return error
+
+
+def encode(contents: Sequence[str | Chat | TextError], tokenizer: Tokenizer) -> list[Document | TextError]:
+    """All of a text is labels; of a chat, the responses are. An error stays in its place."""
+    chats = [one for one in contents if isinstance(one, Chat) and one.written is None]
+    encoded = iter(tokenizer.encode_chats((chat.messages, chat.cut) for chat in chats))
+    out: list[Document | TextError] = []
+    for content in contents:
+        if isinstance(content, TextError):
+            out.append(content)
+        elif isinstance(content, str):
+            tokens = tokenizer.encode_text(content)
+            out.append(Document(tokens, [True] * len(tokens)))
+        elif content.written is not None:
+            out.append(_as_written(content.written, tokenizer))
+        else:
+            found = next(encoded)
+            out.append(found if isinstance(found, TextError) else Document(*found))
+    return out
+
+
+def _as_written(written: Written, tokenizer: Tokenizer) -> Document | TextError:
+    if written.tokenizer != tokenizer.digest:
+        return TextError("its tokens were written with another tokenizer")
+    tokens, prompt = written.tokens, written.prompt
     if not 0 < prompt < len(tokens) or not all(0 <= token < tokenizer.size for token in tokens):
-        raise TextError("written: not a prompt and a response in the tokenizer's ids")
+        return TextError("written: not a prompt and a response in the tokenizer's ids")
     return Document(tokens, [index >= prompt for index in range(len(tokens))])
 
 
