@@ -136,6 +136,17 @@ def test_a_chat_that_cannot_be_encoded_leaves_the_others_in_place(tmp_path: Path
             assert tokenizer.decode(labelled, keep_special=True) == wanted
 
 
+def test_size_and_digest_are_found_once() -> None:
+    """Each costs tens of milliseconds with a real vocabulary, and lines that carry their tokens ask for both."""
+    tokenizer = make_tokenizer()
+    assert tokenizer.digest is tokenizer.digest
+    assert tokenizer.digest == make_tokenizer().digest
+    with pytest.MonkeyPatch.context() as patch:
+        assert tokenizer.size == len(byte_level_backend()[1])
+        patch.setattr(tokenizer, "_backend", None)
+        assert tokenizer.size == len(byte_level_backend()[1])
+
+
 def test_a_response_that_was_broken_off_has_no_end_token(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     ids, supervised = tokenizer.encode_chat(CHAT, cut=True)

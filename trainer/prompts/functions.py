@@ -6,6 +6,7 @@ import ast
 import hashlib
 import sysconfig
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,12 +99,22 @@ def _of_file(path: Path, module: str) -> Iterator[Function]:
         return  # templates and deliberately broken files lie among the sources
     # Not splitlines(), which also parts at form feeds: ast numbers lines by line breaks alone.
     lines = source.split("\n")
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if not isinstance(node, _Function) or node.name in _MEASURED or node.name.startswith("__"):
             continue
         docstring = (ast.get_docstring(node) or "").strip()
         if _DOCSTRING[0] <= len(docstring) <= _DOCSTRING[1]:
             yield Function(node.name, f"{module}:{node.lineno}:{node.name}", _signature(node, lines), docstring)
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """The statements at any depth; ast.walk would visit the far more numerous expressions, too."""
+    waiting: deque[ast.AST] = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+            waiting.extend(getattr(node, field, ()))
 
 
 def _signature(node: _Function, lines: list[str]) -> str:
