@@ -92,6 +92,11 @@ def _package(item: Observed, unverifiable: list[Unverifiable], stamps: Mapping[s
     for problem in item.bad_rows:
         yield Damage(package=name, path=record, kind="record-changed", witness="RECORD", expected=None, got=None,
                      detail=problem.says)  # fmt: skip
+    if item.missing_more:
+        told = sum(each.got == MISSING for each in item.damaged)
+        says = f"{told + item.missing_more} files that RECORD lists are missing, {told} of them are told one by one"
+        yield Damage(package=name, path=item.dist.location, kind="missing", witness=record,
+                     expected=f"{told + item.missing_more} files", got=None, detail=says)  # fmt: skip
     for damaged in item.damaged:
         yield from _file(item, damaged)
     yield from _rewritten(item)

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envguard.acquire.packages.record_file import (
+    RecordFile,
     Row,
     algorithm_of,
     build_identity,
@@ -151,3 +153,23 @@ def test_only_what_is_no_weaker_than_sha256_proves_a_content(name: str) -> None:
 @pytest.mark.parametrize("recorded", [None, "", "sha256", "=abc", "SHA256=abc", "md5=abc"])
 def test_what_is_no_hash_proves_nothing(recorded: str | None) -> None:
     assert algorithm_of(recorded) is None
+
+
+@pytest.mark.parametrize("mark", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_a_path_may_hold_what_python_takes_for_the_end_of_a_line(mark: str) -> None:
+    rows = (Row(f"p/a{mark}b.py", HASH, 3), Row("p/c.py", HASH, 4))
+    data = "".join(f"{row.path},{row.hash},{row.size}\n" for row in rows).encode()
+    assert parse_record(data) == RecordFile(rows)
+    assert parse_record(data.replace(b"\n", b"\r")) == RecordFile(rows)
+
+
+def test_a_long_record_is_not_held_several_times_over() -> None:
+    data = "".join(f"demo/folder{n % 100}/module_{n}.py,sha256={n:043d},{n}\n" for n in range(50_000)).encode()
+    tracemalloc.start()
+    try:
+        rows = parse_record(data).rows
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(rows) == 50_000
+    assert peak < 1.3 * held, "beside the rows there were whole copies of the text"

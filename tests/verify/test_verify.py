@@ -15,7 +15,7 @@ import pytest
 
 from envguard.acquire.packages.contents import Contents, hash_as
 from envguard.acquire.packages.distributions import Distribution
-from envguard.acquire.packages.verification import Observations, Observed
+from envguard.acquire.packages.verification import MOST_MISSING, Observations, Observed
 from envguard.acquire.seam.host import LiveHost
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
@@ -113,6 +113,21 @@ def test_edit_is_found_by_stat_once_the_file_was_seen(tree: Stage) -> None:
     code, report = verify(tree)
     assert code == 1
     assert list(kinds(report, "pine")) == ["modified cone.py"]
+
+
+def test_of_a_record_without_end_the_missing_are_counted_and_not_all_told(tree: Stage) -> None:
+    record = tree.site / "oak-2.0.dist-info" / "RECORD"
+    rows = "".join(f"oak/gone_{number:05}.py,sha256={number:043},9\n" for number in range(MOST_MISSING + 50))
+    break_link(record)
+    record.write_text(record.read_text() + rows)
+    (tree.site / "oak" / "leaf.py").write_text("LOBES = 11\n")
+    code, report = verify(tree, "oak")
+    first, *rest = (each for each in report["problems"] if each["kind"] == "missing")
+    assert (code, len(rest)) == (1, MOST_MISSING)
+    assert (first["path"], first["expected"]) == (str(tree.site), f"{MOST_MISSING + 50} files")
+    assert "modified leaf.py" in kinds(report, "oak"), "what was edited is told however many are missing"
+    shown = " ".join(tree.envguard("verify", "oak").stdout.split())
+    assert f"{MOST_MISSING + 50} files that RECORD lists are missing" in shown
 
 
 def test_truncated_and_deleted(tree: Stage) -> None:

@@ -21,7 +21,7 @@ from envguard.acquire.packages.distributions import Distribution
 from envguard.acquire.packages.record_file import (
     Row,
     algorithm_of,
-    build_identity,
+    identity_of,
     normalised,
     parse_record,
     record_hash,
@@ -63,8 +63,10 @@ class Contents:
         """The build identity: RECORD's, and the files that depart from it where any do."""
         if self.identity is None or not self.departs:
             return self.identity
-        lines = "".join(f"{path},{got}\n" for path, got in sorted(self.departs.items()))
-        return hashlib.sha256(f"{self.identity}\n{lines}".encode("utf-8", "surrogateescape")).hexdigest()
+        hasher = hashlib.sha256(f"{self.identity}\n".encode())
+        for path in sorted(self.departs):
+            hasher.update(f"{path},{self.departs[path]}\n".encode("utf-8", "surrogateescape"))
+        return hasher.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def known_contents(digests: Digests, directory: str, key: Key, record: bytes) ->
     if seen is not None and seen.record == key:
         return replace(_contents(seen, "stat"), record_key=key, installed_ns=key[1])
     rows = normalised(parse_record(record).rows)
-    return Contents(build_identity(rows) if rows else None, files=len(rows), record_key=key, installed_ns=key[1])
+    return Contents(identity_of(rows) if rows else None, files=len(rows), record_key=key, installed_ns=key[1])
 
 
 class _Reader:
@@ -256,7 +258,7 @@ class _Reader:
                 stats[at : at + 4] = array("q", (0, 0, 0, 0))
         made = SeenPackage(
             record=record,
-            identity=build_identity(rows),
+            identity=identity_of(rows),
             rows=len(rows),
             size=size,
             paths="\0".join(row.path for row in rows).encode("utf-8", "surrogateescape"),
@@ -267,7 +269,7 @@ class _Reader:
         )
         if not unread and not is_racy(record, looked_at):
             self.digests.learn_package(dist.directory, made)
-        return replace(_contents(made, depth), unread=tuple(unread))
+        return Contents(made.identity, departs, made.rows, size, depth, unread=tuple(unread))
 
     def _digest(self, dist: Distribution, row: Row, size: int) -> str | None:
         """A file's hash as RECORD writes it; None, and a note, where it cannot be held against RECORD."""

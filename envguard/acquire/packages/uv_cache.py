@@ -232,7 +232,7 @@ def as_installed(rows: Iterable[Row]) -> tuple[Row, ...]:
         if folder.endswith(".data"):
             scheme, _, path = rest.partition("/")
             if scheme in ("purelib", "platlib") and path:
-                out.append(row._replace(path=path))
+                out.append(Row(path, row.hash, row.size))
             continue
         out.append(row)
     return tuple(out)

@@ -17,6 +17,8 @@ from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Problem
 from envguard.state.digests import Digests
 
+MOST_MISSING = 10_000
+"""Missing files of a package that are told one by one; of a RECORD that names a million only their number is more."""
 # A diff of more than this helps nobody, and a library is no text.
 MAX_TEXT = 1 << 20
 _IGNORED_EXTRA = re.compile(r"(?:^|/)__pycache__(?:/|$)|\.py[co]$|(?:^|/)\.[^/]*\.tmp$")
@@ -57,6 +59,8 @@ class Observed:
     """"read", "missing", "empty", or "unreadable: …"."""
     contents: Contents
     damaged: tuple[DamagedFile, ...] = ()
+    missing_more: int = 0
+    """Missing files beyond those in `damaged`."""
     rewritten: tuple[RowDifference, ...] = ()
     rewritten_witness: str | None = None
     unseen: tuple[Unknown, ...] = ()
@@ -140,10 +144,13 @@ class _Reader:
             return Observed(dist, picked is dist, managed, record, contents)
         by_path = {row.path: row for row in rows}
         same_name = self.caches.of(dist.name)
+        departs = {path: got for path, got in contents.departs.items() if path in by_path}
+        missing = sorted(path for path, got in departs.items() if got == MISSING)
+        for path in missing[MOST_MISSING:]:
+            del departs[path]
         damaged = tuple(
             self._damaged(dist, by_path[path], got, same_name, contents.identity)
-            for path, got in sorted(contents.departs.items())
-            if path in by_path
+            for path, got in sorted(departs.items())
         )
         rewritten, witness = self._rewritten(dist, by_path, same_name, contents.identity)
         prefix = f"{dist.location}/"
@@ -153,16 +160,20 @@ class _Reader:
             if item.what == f"contents of {dist.name}" or item.what.removeprefix(prefix) in by_path
         )
         bad = tuple(item for item in self.contents.problems if item.path == f"{dist.directory}/RECORD")
-        return Observed(dist, picked is dist, None, record, contents, damaged, rewritten, witness, unseen, bad)
+        more = len(missing[MOST_MISSING:])
+        return Observed(dist, picked is dist, None, record, contents, damaged, more, rewritten, witness, unseen, bad)
 
     def _record(self, dist: Distribution) -> tuple[tuple[Row, ...], str]:
+        record = dist.record
+        if record is not None:
+            return (record.rows, "read") if record.rows else ((), "empty")
         try:
-            rows = parse_record(self.host.read(f"{dist.directory}/RECORD")).rows
+            self.host.read(f"{dist.directory}/RECORD")
         except (FileNotFoundError, NotADirectoryError):
             return (), "missing"
         except OSError as error:
             return (), f"unreadable: {reason(error)}"
-        return (rows, "read") if rows else ((), "empty")
+        return (), "unreadable: it could not be read a moment ago"
 
     def _damaged(
         self, dist: Distribution, row: Row, got: str, archives: tuple[Archive, ...], identity: str | None
@@ -272,19 +283,18 @@ def _extras(
     host: Host, distributions: Distributions, names: frozenset[str], notes: Notes
 ) -> Iterable[tuple[str, str, int]]:
     """Files that lie in a package's folders and in nobody's RECORD; what Python itself writes there is none."""
-    claimed: set[str] = set()
+    claimed: dict[str, set[str]] = {}
     owners: dict[str, str] = {}
     for dist in distributions.found:
         record = dist.record
         if record is None or dist.editable is not None or managed_by(dist) is not None:
             continue
-        for row in record.rows:
-            path = f"{dist.location}/{row.path}"
-            claimed.add(path)
-            folder, _, inner = row.path.partition("/")
-            if inner and folder != ".." and not folder.endswith(".dist-info"):
+        claimed.setdefault(f"{dist.location}/", set()).update(row.path for row in record.rows)
+        for parent in dict.fromkeys(row.path.rpartition("/")[0] for row in record.rows):
+            folder = parent.partition("/")[0]
+            if folder not in ("", "..") and not folder.endswith(".dist-info"):
                 owners.setdefault(f"{dist.location}/{folder}", dist.name)
-                owners.setdefault(path.rpartition("/")[0], dist.name)
+                owners.setdefault(f"{dist.location}/{parent}", dist.name)
     for top in sorted(folder for folder in owners if _is_top(folder, owners)):
         if names and not _concerns(top, owners, names):
             continue
@@ -297,10 +307,14 @@ def _extras(
             continue
         for inner, stat in walk.entries:
             path = f"{top}/{inner}"
-            if stat.kind in ("file", "link") and path not in claimed and not _IGNORED_EXTRA.search(inner):
+            if stat.kind in ("file", "link") and not _IGNORED_EXTRA.search(inner) and not _is_claimed(path, claimed):
                 owner = _owner(path, owners)
                 if not names or owner in names:
                     yield owner, path, stat.size
+
+
+def _is_claimed(path: str, claimed: dict[str, set[str]]) -> bool:
+    return any(path.startswith(place) and path[len(place) :] in rows for place, rows in claimed.items())
 
 
 def _is_top(folder: str, owners: dict[str, str]) -> bool:
