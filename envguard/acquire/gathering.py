@@ -15,6 +15,7 @@ from envguard.acquire.seam.host import Host
 from envguard.acquire.seam.recorded import BundleHost, RecordingHost
 from envguard.acquire.survey import Progress, Request, Survey, no_progress, survey
 from envguard.errors import InputError
+from envguard.model.action import Unavailable
 
 Also = Callable[[Host, Request], None]
 """Another reader whose questions the bundle has to answer later."""
@@ -27,6 +28,8 @@ class Gathered:
     data: bytes
     evidence: int
     seen: Survey
+    left_out: tuple[Unavailable, ...] = ()
+    """Files that opening would have no room for; the bundle tells the same."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class OpenBundle:
 def gather(host: Host, request: Request, also: tuple[Also, ...] = (), progress: Progress = no_progress) -> Gathered:
     """Asks every witness, and `also` those of other commands, and packs all the answers.
 
-    Raises `InputError` where there is no environment to examine.
+    Raises `InputError` where there is no environment to examine, and where opening would refuse the evidence.
     """
     recording = RecordingHost(host)
     seen = survey(recording, request, progress)
@@ -56,8 +59,13 @@ def gather(host: Host, request: Request, also: tuple[Also, ...] = (), progress: 
     }
     progress("packing")
     stream = io.BytesIO()
+    recording.seal()
     evidence = bundle.save(recording.record, about, stream)
-    return Gathered(stream.getvalue(), evidence, seen)
+    left_out = tuple(
+        Unavailable(witness=path, why=f"{bundle.LEFT_OUT} ({size >> 20} MiB)")
+        for path, size in sorted(recording.left_out.items())
+    )
+    return Gathered(stream.getvalue(), evidence, seen, left_out)
 
 
 def open_bundle(path: str) -> OpenBundle:

@@ -60,8 +60,12 @@ def collect(
         raise InputError(
             f"{output} cannot be written: {error.strerror or error}", "`-o` names a file in a folder that is there"
         ) from error
+    for item in gathered.left_out:
+        screen.warn(f"{item.witness}: {item.why}")
     report = CollectReport(
-        bundle=str(output.absolute()), evidence=gathered.evidence, unavailable=tuple(gathered.seen.unavailable)
+        bundle=str(output.absolute()),
+        evidence=gathered.evidence,
+        unavailable=(*gathered.left_out, *gathered.seen.unavailable),
     )
     screen.answer(report, render(report, len(gathered.data), gathered.seen, verbose=verbose > 0))
 

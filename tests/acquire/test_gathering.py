@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+import random
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.seam.record import Record
 from envguard.acquire.seam.recorded import BundleHost, RecordingHost
 from envguard.acquire.seam.sanitise import sanitised_file
+from envguard.acquire.survey import survey
+from envguard.cli.collect import collect
 from envguard.demo.stage import Stage
 from envguard.errors import InputError
 
@@ -245,3 +248,65 @@ def test_a_long_log_is_kept_packed_and_read_in_any_pieces(tmp_path: Path) -> Non
         read = [host.read(str(log), min(limit, size - offset), offset) for offset in range(0, size, limit)]
         assert b"".join(read) == whole
     assert host.read(str(log), 1 << 20, size - 10) == whole[-10:]
+
+
+def small_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What opening takes, a hundred times smaller; noise, so that packing does not help."""
+    monkeypatch.setattr(bundle, "MAX_MEMBER", 3 << 20)
+    monkeypatch.setattr(bundle, "MAX_TOTAL", 16 << 20)
+    monkeypatch.setattr(bundle, "MAX_FILE", 6 << 20)
+
+
+def log_of(path: Path, size: int) -> None:
+    path.write_bytes(b"".join(b"2026-05-18 20:00:00 step %d loss 3.1\n" % number for number in range(size // 35)))
+
+
+def test_a_log_that_opening_would_refuse_is_left_out_and_said(
+    torch_stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endless, copy, short = (torch_stage.project / name for name in ("endless.log", "copy.log", "short.log"))
+    log_of(endless, 9 << 20)
+    log_of(short, 1 << 20)
+    copy.write_bytes(short.read_bytes())
+    path = tmp_path / "stage.bundle"
+    small_bundles(monkeypatch)
+    monkeypatch.chdir(torch_stage.project)
+    collect(path, json=True)
+    told = capsys.readouterr()
+    (item,) = (item for item in json.loads(told.out)["unavailable"] if item["witness"].startswith("/"))
+    assert item["witness"] == str(endless)
+    assert "larger than opening takes" in item["why"]
+    assert f"warning: {endless}: left out of the bundle" in told.err
+    opened = open_bundle(str(path))
+    text = short.read_bytes()
+    assert [opened.host.read(str(each), len(text)) for each in (short, copy)] == [text, text]
+    with pytest.raises(OSError, match="larger than opening takes"):
+        opened.host.read(str(endless), 1 << 20)
+    seen = survey(opened.host, opened.request)
+    assert any(str(endless) in item.what and "left out" in item.why for item in seen.unknown), seen.unknown
+
+
+def test_many_logs_are_taken_until_the_bundle_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_bundles(monkeypatch)
+    live = RecordingHost(LiveHost())
+    paths = [tmp_path / f"{number}.log" for number in range(4)]
+    for number, path in enumerate(paths):
+        path.write_bytes(random.Random(number).randbytes(4 << 20))
+        for offset in range(0, 4 << 20, 1 << 20):
+            live.read(str(path), 1 << 20, offset)
+    assert list(live.left_out) == [str(path) for path in paths[2:]]
+    live.seal()
+    stream = io.BytesIO()
+    bundle.save(live.record, {}, stream)
+    stream.seek(0)
+    loaded, _ = bundle.load("x", stream)
+    assert BundleHost(loaded, "x").read(str(paths[1]), 1 << 20, 3 << 20) == paths[1].read_bytes()[3 << 20 :]
+
+
+def test_evidence_that_opening_would_refuse_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "MAX_MEMBER", 1 << 20)
+    record = Record()
+    for number in range(20_000):
+        record.learn("stat", (f"/data/{number}",), ("file", 420, 1, 1, 0, 0, 1, 1, 0, 0, None))
+    with pytest.raises(InputError, match="more than a bundle may hold"):
+        bundle.save(record, {}, io.BytesIO())

@@ -38,6 +38,12 @@ class Blobs:
         self.held += len(kept)
         return name
 
+    def remove(self, name: str) -> None:
+        """Lets go of bytes."""
+        self.total -= self._sizes.pop(name)
+        kept = self._plain.pop(name, None)
+        self.held -= len(kept if kept is not None else self._packed.pop(name))
+
     def __getitem__(self, name: str) -> bytes:
         plain = self._plain.get(name)
         return plain if plain is not None else zlib.decompress(self._packed[name])

@@ -31,6 +31,9 @@ MAX_TOTAL = 4 << 30
 MAX_HELD = 1 << 30
 """Bytes that contents may take in memory, packed as they are."""
 MAX_MEMBERS = 500_000
+MAX_FILE = 1 << 30
+"""Bytes that are kept of one file, so that a log without end does not crowd out all others."""
+LEFT_OUT = "left out of the bundle: with it, it would be larger than opening takes"
 
 
 class BundleError(InputError):
@@ -49,8 +52,17 @@ class Manifest(msgspec.Struct):
 
 
 def save(record: Record, about: dict[str, str], stream: IO[bytes]) -> int:
-    """Writes a record; the same record gives the same bytes. Returns the number of evidence lines."""
+    """Writes a record; the same record gives the same bytes. Returns the number of evidence lines.
+
+    Raises `InputError` where opening would refuse it.
+    """
     lines = Lines(_evidence(record))
+    if lines.size > MAX_MEMBER:
+        raise InputError(
+            f"the evidence of this machine takes {lines.size >> 20} MiB, more than a bundle may hold "
+            f"({MAX_MEMBER >> 20} MiB)",
+            "ask on the machine itself, or keep `data`, `config` and `checkpoints` to fewer files",
+        )
     manifest = Manifest(FORMAT, VERSION, about, lines.count)
     with (
         gzip.GzipFile(fileobj=stream, mode="wb", mtime=0, compresslevel=6) as packed,
@@ -63,6 +75,13 @@ def save(record: Record, about: dict[str, str], stream: IO[bytes]) -> int:
             data = record.contents[name]
             _add(tar, f"files/{name}", len(data), io.BytesIO(data))
     return manifest.evidence
+
+
+def has_room(contents: Blobs, data: bytes) -> bool:
+    """Whether opening would still take a bundle with these bytes, packed no smaller than they are at the worst."""
+    total = contents.total + len(data) + 2 * MAX_MEMBER  # the manifest and the evidence need theirs, too
+    fits = len(data) <= MAX_MEMBER and total <= MAX_TOTAL and contents.held + len(data) <= MAX_HELD
+    return fits and len(contents) + 3 <= MAX_MEMBERS
 
 
 def _evidence(record: Record) -> Iterator[bytes]:

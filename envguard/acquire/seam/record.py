@@ -107,6 +107,16 @@ class Record:
         """Stores bytes once; returns their sha256."""
         return self.contents.add(data)
 
+    def forget(self, path: str) -> None:
+        """Lets go of the content of `path`, and of its bytes where no other path has the same."""
+        node = self.node(path)
+        mine = {node.content, *(piece[2] for piece in node.pieces)} - {None}
+        node.content, node.pieces = None, ()
+        others = self.nodes.values()
+        shared = {name for other in others for name in (other.content, *(piece[2] for piece in other.pieces))}
+        for name in mine - shared:
+            self.contents.remove(str(name))
+
     def learn(self, operation: str, arguments: tuple[Any, ...], value: Any) -> None:
         """Takes up what a host answered."""
         if operation in PATHLESS:

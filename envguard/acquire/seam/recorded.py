@@ -8,6 +8,7 @@ import os
 import posixpath
 from typing import Any
 
+from envguard.acquire.seam import bundle
 from envguard.acquire.seam.host import Host, NotRecorded
 from envguard.acquire.seam.record import INODE_BITS, PATHLESS, Node, RawStat, Record
 from envguard.acquire.seam.sanitise import sanitised
@@ -20,6 +21,9 @@ class RecordingHost(Host):
         self.inner = inner
         self.record = record or Record()
         self.label = inner.label
+        self.left_out: dict[str, int] = {}
+        """Path → bytes of files that were read and are too large for the bundle."""
+        self._kept: dict[str, int] = {}
 
     def call(self, operation: str, *arguments: Any) -> Any:
         try:
@@ -27,12 +31,33 @@ class RecordingHost(Host):
         except OSError as error:
             self.record.learn_error(operation, arguments, error)
             raise
+        if operation == "read" and (arguments[0] in self.left_out or not self._keeps(arguments[0], value)):
+            return value
         kept = sanitised(operation, arguments, value)
+        before = self.record.contents.total
         self.record.learn(operation, arguments, kept)
-        if operation == "read" and kept is not value and self.record.node(arguments[0]).content is not None:
-            # What is kept is not what is there: a reader that asks for the digest must get the file's own.
-            self.record.node(arguments[0]).digest = hashlib.sha256(value).hexdigest()
+        if operation == "read":
+            self._kept[arguments[0]] = self._kept.get(arguments[0], 0) + self.record.contents.total - before
+            if kept is not value and self.record.node(arguments[0]).content is not None:
+                # What is kept is not what is there: a reader that asks for the digest must get the file's own.
+                self.record.node(arguments[0]).digest = hashlib.sha256(value).hexdigest()
         return value
+
+    def _keeps(self, path: str, data: bytes) -> bool:
+        """Whether the bundle has room for more of a file; one for which it has none is left out as a whole, since
+        half a log would be taken for all of it."""
+        kept = self._kept.get(path, 0) + len(data)
+        if kept <= bundle.MAX_FILE and bundle.has_room(self.record.contents, data):
+            return True
+        facts = self.record.node(path).target or self.record.node(path).stat
+        self.left_out[path] = max(kept, facts[2] if facts is not None else 0)
+        self.record.forget(path)
+        return False
+
+    def seal(self) -> None:
+        """Tells of each file that was left out, so that whoever reads the bundle meets the reason."""
+        for path in self.left_out:
+            self.record.node(path).error = (errno.EFBIG, bundle.LEFT_OUT)
 
 
 class BundleHost(Host):
