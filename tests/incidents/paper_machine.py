@@ -135,7 +135,7 @@ class PaperMachine:
     ) -> dict[str, int]:  # fmt: skip
         import hashlib
 
-        from envguard.acquire.packages.contents import record_hash
+        from envguard.acquire.packages.record_file import record_hash
 
         info = f"{folder}/{name.replace('-', '_')}-{version}.dist-info"
         for top in sorted({path.partition("/")[0] for path in payload if "/" in path}):
@@ -149,10 +149,10 @@ class PaperMachine:
             found[path] = self.file(
                 f"{folder}/{path}", data, payload_at, changed=changed, nlink=nlink, inode=inodes.get(path)
             )
-            rows.append(f"{path},{record_hash(hashlib.sha256(data).hexdigest())},{len(data)}")
+            rows.append(f"{path},{record_hash('sha256', hashlib.sha256(data).digest())},{len(data)}")
         for file, text in (("METADATA", metadata), ("WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")):
             self.file(f"{info}/{file}", text, at)
-            digest = record_hash(hashlib.sha256(text.encode()).hexdigest())
+            digest = record_hash("sha256", hashlib.sha256(text.encode()).digest())
             rows.append(f"{posixpath.basename(info)}/{file},{digest},{len(text)}")
         rows.append(f"{posixpath.basename(info)}/RECORD,,")
         if installer is not None:
