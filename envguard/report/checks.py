@@ -21,7 +21,7 @@ def check_command(evidence: Evidence) -> str:
     if field in _STAT:
         return f"stat -c '{_STAT[field]}' {path}"
     if field == "newest mtime":
-        return f"find {path} -type f -printf '%T+ %p\\n' | sort | tail -1"
+        return f"find {path} -type f ! -name envguard.json -printf '%T+ %p\\n' | sort | tail -1"
     if field == "boot record":
         return "last -x reboot --time-format iso"
     if evidence.path == "/proc/stat":

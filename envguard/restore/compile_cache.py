@@ -11,16 +11,23 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
+
+from envguard import clock
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes
 from envguard.acquire.torch.cache_places import Place, cache_places
+from envguard.acquire.torch.cache_stamp import CacheStamp, is_passing, stamp_of
 from envguard.acquire.torch.compile_cache import Build, read_cache
+from envguard.model import plain
 from envguard.model.fingerprint import CompileCache
 from envguard.project import Project
 from envguard.restore.copying import copy_file
 from envguard.restore.progress import Progress
 from envguard.restore.vault import CacheManifest, Item, Vault
+from envguard.state.files import write_atomically
 
 COLD = (
     "the first start compiles cold: on one H200 a drafter of two layers took 28.7 s for its first step instead of "
@@ -97,11 +104,36 @@ def _fill(
     size = sum(item.size for item in items)
     if dry_run:
         return Brought(place.path, f"the {place.kind} cache {place.path} would be filled from {source}", 0, 0, source)
+    began = clock.now()
     progress.begin("compile cache", size)
     copied = _copy(project, place.path, items, source if kept is None else None, progress)
     progress.end()
+    if copied:
+        _stamp(place, build, began, source, copied, size)
     says = f"the {place.kind} cache {place.path} was filled from {source}: {copied} files, {size >> 20} MiB"
     return Brought(place.path, says, copied, size, source)
+
+
+def _stamp(place: Place, build: Build, began: str, source: str, files: int, size: int) -> None:
+    """Leaves word in the cache itself, which several projects may share. Raises OSError."""
+    stamp = CacheStamp(
+        path=place.path,
+        kind=place.kind,
+        began=began,
+        restored_at=clock.now(),
+        source=source,
+        files=files,
+        bytes=size,
+        writer=writer_of(place.kind, build),
+    )
+    write_atomically(Path(stamp_of(place.path)), msgspec.json.format(plain.encode(stamp), indent=1) + b"\n", 0o600)
+
+
+def writer_of(kind: str, build: Build) -> str | None:
+    """How a cache's entries name the build that wrote them; None where that is not known."""
+    if kind == "inductor":
+        return build.tag
+    return f"triton {build.triton}" if build.triton else None
 
 
 def _fitting(vault: Vault, place: Place, build: Build) -> tuple[CacheManifest | None, list[str]]:
@@ -121,7 +153,7 @@ def _fitting(vault: Vault, place: Place, build: Build) -> tuple[CacheManifest | 
 
 def misfit(kept: CacheManifest, build: Build) -> str | None:
     """Why a kept cache would not be hit by a build; None where nothing speaks against it."""
-    own = build.tag if kept.cache == "inductor" else (f"triton {build.triton}" if build.triton else None)
+    own = writer_of(kept.cache, build)
     if own is None:
         return f"cannot be told to fit ({build.tag_unknown or 'the build is not known'})"
     if kept.tags != (own,):
@@ -136,7 +168,7 @@ def misfit(kept: CacheManifest, build: Build) -> str | None:
 def _items(host: Host, root: str) -> tuple[Item, ...]:
     items = []
     for path, stat in host.walk(root).entries:
-        if stat.is_file and not path.startswith("locks/") and not path.endswith((".lock", ".tmp")):
+        if stat.is_file and not is_passing(path):
             items.append(Item(path, host.digest(f"{root}/{path}"), stat.size, stat.mode, stat.mtime_ns))
     return tuple(items)
 

@@ -18,6 +18,7 @@ from envguard.acquire.packages.record_file import Row, normalised, record_hash
 from envguard.acquire.packages.uv_cache import cache_directories, read_caches
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.cache_places import Place
+from envguard.acquire.torch.cache_stamp import is_passing
 from envguard.model.fingerprint import CompileCache, Fingerprint
 from envguard.project import Project
 from envguard.restore.archive import Folder, RecordUnusable
@@ -27,9 +28,6 @@ from envguard.restore.footprint import Incoming
 from envguard.restore.opening import opened
 from envguard.restore.progress import Progress
 from envguard.restore.vault import CacheManifest, Item, Vault, WheelManifest, items_of, wheel_manifest
-
-# What is written while others compile, and no part of a cache's worth.
-PASSING = (".lock", ".tmp")
 
 
 @dataclass
@@ -210,7 +208,7 @@ def keep_cache(vault: Vault, host: Host, place: Place, seen: CompileCache, torch
     items = []
     with vault.writing():
         for path, stat in host.walk(root).entries:
-            if not stat.is_file or path.startswith("locks/") or path.endswith(PASSING):
+            if not stat.is_file or is_passing(path):
                 continue
             try:
                 sha256 = host.digest(f"{root}/{path}")

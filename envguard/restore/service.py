@@ -342,7 +342,7 @@ def remember(
     request: Request, plan: Plan, since: Mapping[str, str], caches: tuple[Brought, ...], warn: Callable[[str], None]
 ) -> None:
     """Puts what was carried out into the journal: the files no longer tell what a restore undid, nor to which
-    moment it went (`timeline.restored` reads it), and nothing in a compile cache tells that it was filled."""
+    moment it went (`timeline.restored` reads it). A compile cache that was filled holds a stamp of its own, too."""
     state = request.state
     changed = [_remembered(step, since.get(step.name)) for step in plan.steps]
     try:

@@ -10,6 +10,7 @@ from envguard.acquire.machine.boots import Boots
 from envguard.acquire.machine.package_logs import WATCHED, AptRun, DpkgChange, PackageStep
 from envguard.acquire.project.shell_history import Command
 from envguard.acquire.runs.own_records import Entry
+from envguard.acquire.torch.cache_stamp import CacheStamp, stamp_of
 from envguard.acquire.torch.compile_times import CacheTimes
 from envguard.model.event import Event, EventKind
 from envguard.model.evidence import Evidence
@@ -124,12 +125,15 @@ def driver_mismatch(driver: Driver | None) -> str | None:
 
 
 def cache_events(caches: Iterable[CacheTimes]) -> Iterable[Event]:
-    """A compile cache's making and last writing, each from stats alone."""
+    """A compile cache's making and last writing, from stats alone, and its filling by a restore, from its stamp."""
     for cache in caches:
         if not cache.exists:
             continue
         size = f"{cache.bytes / 1e6:.0f} MB in {cache.files} files"
-        if cache.born_ns is not None:
+        stamp = cache.stamp
+        if stamp is not None:
+            yield _restored(cache.path, stamp)
+        if cache.born_ns is not None and not (stamp is not None and _made_by(stamp, cache.born_ns)):
             evidence = [
                 Evidence(witness="compile-cache", path=cache.path, field="btime", value=clock.iso_ns(cache.born_ns))
             ]
@@ -147,6 +151,20 @@ def cache_events(caches: Iterable[CacheTimes]) -> Iterable[Event]:
             writers = f", by {len(cache.tags)} builds" if len(cache.tags) > 1 else ""
             text = f"{_name(cache.path)} last written ({size}{writers})"
             yield make_event("compile_cache.written", cache.path, cache.newest_ns, None, text, evidence, to=size)
+
+
+def _made_by(stamp: CacheStamp, born_ns: int) -> bool:
+    """Whether the folder was born while the restore filled it: then nothing was compiled anew. File systems tell
+    times by a clock of their own, some to the second."""
+    return clock.seconds(stamp.began) - 1 <= born_ns / clock.NS <= clock.seconds(stamp.restored_at) + 1
+
+
+def _restored(path: str, stamp: CacheStamp) -> Event:
+    evidence = [Evidence(witness="stamp", path=stamp_of(path), field="restored_at", value=stamp.restored_at)]
+    text = f"{_name(path)} was filled by `envguard restore` from {stamp.source}: {stamp.files} files, no cold start"
+    times = [int(clock.seconds(time) * 1000) * (clock.NS // 1000) for time in (stamp.began, stamp.restored_at)]
+    size = f"{stamp.bytes / 1e6:.0f} MB in {stamp.files} files"
+    return make_event("compile_cache.written", path, times[0], times[1], text, evidence, to=size)
 
 
 JOURNAL_KINDS: dict[str, EventKind] = {"snapshot": "snapshot.taken", "stamp": "snapshot.taken"}

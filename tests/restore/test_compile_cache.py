@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -12,12 +13,15 @@ from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Notes
 from envguard.acquire.torch.cache_places import Place
 from envguard.acquire.torch.compile_cache import Build, content_name, read_cache
+from envguard.acquire.torch.compile_times import read_cache_times
 from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 from envguard.config import Config
+from envguard.model.evidence import Unknown
 from envguard.restore import service
 from envguard.restore.compile_cache import misfit
 from envguard.restore.keeping import keep_cache
 from envguard.restore.vault import CacheManifest, Vault
+from envguard.timeline.system_events import cache_events
 from tests.restore.conftest import Swapped, tree
 
 
@@ -71,10 +75,43 @@ def test_a_kept_cache_of_the_restored_build_comes_back_whole(swapped: Swapped, p
     swapped.restore()
     assert "was filled from the vault" in says(swapped)
     now = tree(folder)
+    stamp = json.loads((folder / "envguard.json").read_bytes())
+    del now["envguard.json"]
     assert {path: entry[2:] for path, entry in now.items()} == {path: entry[2:] for path, entry in before.items()}
+    assert (stamp["path"], stamp["files"], stamp["writer"]) == (str(folder), 4, old_tag)
+    assert stamp["source"].startswith("the vault")
+    assert stamp["began"] <= stamp["restored_at"]
     for path in (folder, *folder.rglob("*")):
         assert not path.stat().st_mode & 0o022
     assert "a warm start" in says(swapped)
+
+
+def test_a_restored_cache_is_told_from_one_that_was_compiled_anew(
+    swapped: Swapped, place: Place, old_tag: str
+) -> None:
+    folder = Path(place.path)
+    write_cache(folder, old_tag)
+    keep(swapped, place, old_tag)
+    shutil.rmtree(folder)
+    swapped.restore()
+    says(swapped)
+    host, unknown = LiveHost(), list[Unknown]()
+    events = list(cache_events(read_cache_times(host, [place], unknown)))
+    assert [event.kind for event in events] == ["compile_cache.written"] * 2, "no compile_cache.created: it is warm"
+    assert "was filled by `envguard restore` from the vault" in events[0].summary
+    (seen,) = read_cache_times(host, [place], unknown)
+    assert (seen.files, read_cache(host, place, Build(old_tag, None, None, None), {}, Notes()).files) == (4, 4)
+    # Taken along to another place, the stamp is that of another cache; and one that is none is said.
+    other = Place("inductor", f"{folder}-copy", "test")
+    shutil.copytree(folder, other.path)
+    assert [event.kind for event in cache_events(read_cache_times(host, [other], unknown))] == [
+        "compile_cache.created", "compile_cache.written",
+    ]  # fmt: skip
+    assert unknown == []
+    for rubbish in (b"{", b"[" * 5000, (folder / "envguard.json").read_bytes().replace(b"+00:00", b"")):
+        (folder / "envguard.json").write_bytes(rubbish)
+        assert read_cache_times(host, [place], unknown)[0].stamp is None
+    assert [item.what for item in unknown] == [f"compile cache stamp {folder}/envguard.json"] * 3
 
 
 def test_what_lies_in_the_cache_is_neither_removed_nor_written_over(

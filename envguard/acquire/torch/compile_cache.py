@@ -23,6 +23,7 @@ from envguard.acquire.packages.tree_memo import TreeMemo
 from envguard.acquire.seam.host import Host, Stat, Walk
 from envguard.acquire.section import Notes, reason
 from envguard.acquire.torch.cache_places import Kind, Place
+from envguard.acquire.torch.cache_stamp import is_passing
 from envguard.acquire.torch.cache_trust import Trust
 from envguard.clock import NS
 from envguard.model.fingerprint import CompileCache
@@ -141,7 +142,7 @@ def _sorted_out(kind: Kind, walked: Walk) -> Files:
     """Locks hold nothing and come and go: they are left out everywhere."""
     files = Files({}, {}, 0, None, None, 0)
     for path, stat in walked.entries:
-        if not stat.is_file or path.startswith("locks/") or path.endswith((".lock", ".tmp")):
+        if not stat.is_file or is_passing(path):
             continue
         is_entry = path.startswith(ENTRY_FOLDERS) if kind == "inductor" else _is_kernel_record(path)
         (files.entries if is_entry else files.others)[path] = stat

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from envguard.acquire.packages.archive_uses import ArchiveUse
 from envguard.acquire.seam.host import Host, Stat
+from envguard.acquire.section import reason
 from envguard.acquire.torch import compile_cache
 from envguard.acquire.torch.cache_places import Place
+from envguard.acquire.torch.cache_stamp import CacheStamp, is_passing, read_cache_stamp, stamp_of
 from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 from envguard.model.evidence import Unknown
 
@@ -35,6 +37,8 @@ class CacheTimes:
     bytes: int = 0
     tags: tuple[tuple[str, int, int], ...] = ()
     """(writer tag, first and last mtime among the sampled entries) of each writer, oldest first."""
+    stamp: CacheStamp | None = None
+    """What a restore put into it, where one did."""
     parent_changed_ns: int | None = None
     """mtime of the folder that would hold it, where it does not exist: no later removal can have happened."""
 
@@ -44,7 +48,7 @@ def read_cache_times(host: Host, places: Iterable[Place], unknown: list[Unknown]
     found = []
     for place in places:
         try:
-            found.append(_times(host, place))
+            found.append(_times(host, place, unknown))
         except (FileNotFoundError, NotADirectoryError):
             parent = host.find(place.path.rpartition("/")[0])
             found.append(
@@ -55,14 +59,10 @@ def read_cache_times(host: Host, places: Iterable[Place], unknown: list[Unknown]
     return tuple(found)
 
 
-def _times(host: Host, place: Place) -> CacheTimes:
+def _times(host: Host, place: Place, unknown: list[Unknown]) -> CacheTimes:
     top = host.stat(place.path)
     walked = host.walk(place.path)
-    files = [
-        (path, stat)
-        for path, stat in walked.entries
-        if stat.is_file and not path.startswith("locks/") and not path.endswith((".lock", ".tmp"))
-    ]
+    files = [(path, stat) for path, stat in walked.entries if stat.is_file and not is_passing(path)]
     times = [stat.mtime_ns for _, stat in files]
     return CacheTimes(
         path=place.path,
@@ -74,7 +74,17 @@ def _times(host: Host, place: Place) -> CacheTimes:
         files=len(files),
         bytes=sum(stat.size for _, stat in files),
         tags=_tags(host, place, files),
+        stamp=_stamp(host, place, unknown),
     )
+
+
+def _stamp(host: Host, place: Place, unknown: list[Unknown]) -> CacheStamp | None:
+    try:
+        return read_cache_stamp(host, place.path)
+    except (OSError, ValueError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        unknown.append(Unknown(f"compile cache stamp {stamp_of(place.path)}", why))
+        return None
 
 
 def _tags(host: Host, place: Place, files: list[tuple[str, Stat]]) -> tuple[tuple[str, int, int], ...]:
