@@ -14,6 +14,7 @@ import pytest
 
 from envguard.acquire.seam import collector
 from envguard.acquire.seam.host import LiveHost
+from tests.permissions import held_host, unreadable
 
 HOST = LiveHost()
 
@@ -53,10 +54,9 @@ def test_walk_sees_everything_once_and_follows_no_link(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_may_not_be_read_is_named_not_skipped(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
-    (tmp_path / "closed").mkdir(mode=0o000)
-    walk = HOST.walk(str(tmp_path))
+    (tmp_path / "closed").mkdir()
+    with unreadable(tmp_path / "closed"), held_host() as host:
+        walk = host.walk(str(tmp_path))
     assert [path for path, _ in walk.failed] == ["closed"]
 
 

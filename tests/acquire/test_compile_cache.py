@@ -23,6 +23,7 @@ from envguard.acquire.torch.torch_build import read_version_file
 from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 from envguard.model.fingerprint import CompileCache
 from tests.acquire.made_up import MadeUp
+from tests.permissions import held_host, unreadable
 
 HOST = LiveHost()
 OURS, THEIRS = "o" * 51, "t" * 51
@@ -199,13 +200,11 @@ def test_a_link_to_a_cache_is_judged_by_both_ends(root: Path, tmp_path: Path) ->
     assert look(link).verdict == "UNSAFE"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_cannot_be_read_is_unknown(root: Path) -> None:
     store(root, entry(OURS))
-    (root / "fxgraph" / "ab").chmod(0)
     notes = Notes()
-    found = read_cache(HOST, Place("inductor", str(root), "test"), BUILD, {}, notes)
-    (root / "fxgraph" / "ab").chmod(0o755)
+    with unreadable(root / "fxgraph" / "ab"), held_host() as host:
+        found = read_cache(host, Place("inductor", str(root), "test"), BUILD, {}, notes)
     assert found.verdict == "UNKNOWN"
     assert len(notes.unknown) == 1
 

@@ -9,7 +9,7 @@ import pytest
 
 from envguard.acquire.packages.distributions import read_distributions
 from envguard.acquire.packages.environment import locate
-from envguard.acquire.seam.host import LiveHost
+from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.section import Section
 from envguard.acquire.torch.torch_build import (
     UnreadableVersion,
@@ -21,13 +21,14 @@ from envguard.demo.elf import build_id
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel, stand_in_torch, torch_version_py
 from envguard.model.fingerprint import Torch
+from tests.permissions import held_host, unreadable
 
 HOST = LiveHost()
 
 
-def torch_of(stage: Stage, memo: dict[str, str] | None = None) -> Section[Torch | None]:
-    env = locate(HOST, str(stage.venv), str(stage.project))
-    return read_torch(HOST, env, read_distributions(HOST, env), memo)
+def torch_of(stage: Stage, memo: dict[str, str] | None = None, host: Host = HOST) -> Section[Torch | None]:
+    env = locate(host, str(stage.venv), str(stage.project))
+    return read_torch(host, env, read_distributions(host, env), memo)
 
 
 def test_a_sound_install_is_read_without_running_it(torch_stage: Stage) -> None:
@@ -149,14 +150,9 @@ def test_a_dist_info_without_files_and_files_without_a_dist_info(torch_stage: St
     assert [problem.kind for problem in section.problems] == ["torch-metadata"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_what_may_not_be_read_is_unknown_and_not_absent(torch_stage: Stage) -> None:
-    folder = torch_stage.site / "torch" / "lib"
-    folder.chmod(0)
-    try:
-        section = torch_of(torch_stage)
-    finally:
-        folder.chmod(0o755)
+    with unreadable(torch_stage.site / "torch" / "lib"), held_host() as host:
+        section = torch_of(torch_stage, host=host)
     assert [item.what for item in section.unknown] == ["torch libraries"]
 
 

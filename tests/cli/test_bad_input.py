@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from envguard.demo.stage import Stage
+from tests.permissions import envguard_held_to_modes, unreadable
 
 
 def state_of(root: Path) -> dict[str, tuple[int, int, int]]:
@@ -90,29 +91,19 @@ def test_a_broken_dist_info_is_a_finding_and_no_crash(torch_stage: Stage) -> Non
 
 
 def test_an_unreadable_site_packages_is_undetermined_and_named(torch_stage: Stage) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
-    torch_stage.site.chmod(0o000)
-    try:
-        done = torch_stage.envguard("snapshot", "--json")
-    finally:
-        torch_stage.site.chmod(0o755)
+    with unreadable(torch_stage.site):
+        done = envguard_held_to_modes(torch_stage, "snapshot", "--json")
     value = json.loads(done.stdout)
     assert done.returncode == 3
     assert any(str(torch_stage.site) in item["what"] + item["why"] for item in value["unknown"])
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_said_to_be_missing(torch_stage: Stage) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
     folder = torch_stage.checkpoints / "step_1"
     folder.mkdir()
     (folder / "model.bin").write_bytes(b"x")
-    folder.chmod(0o000)
-    try:
-        done = torch_stage.envguard("diff", "step_1")
-    finally:
-        folder.chmod(0o755)
+    with unreadable(folder):
+        done = envguard_held_to_modes(torch_stage, "diff", "step_1")
     assert done.returncode == 2
     assert f"{folder} could not be read: Permission denied" in done.stderr
 

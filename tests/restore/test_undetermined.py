@@ -21,21 +21,14 @@ from envguard.fingerprint.determined import undetermined
 from envguard.model.schema import schema
 from envguard.restore import service
 from envguard.state.digests import Digests
-from tests.permissions import held_to_modes, unreadable
+from tests.permissions import envguard_held_to_modes, unreadable
 from tests.restore.conftest import Swapped, fingerprint, tree
 
 INFO = "torch-2.11.0+cu128.dist-info"
 
 
 def run(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    done = subprocess.run(
-        held_to_modes(stage.envguard_command(*arguments, "--json")),
-        cwd=stage.project,
-        env=stage.environ(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = envguard_held_to_modes(stage, *arguments, "--json")
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
