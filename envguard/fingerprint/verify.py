@@ -214,14 +214,16 @@ def _against_stamps(item: Observed, stamps: Mapping[str, Fingerprint]) -> Iterat
 def _poison(item: PoisonedFile) -> Damage:
     archive = item.archive
     reach = "installed here from it" if item.installed else "not installed here"
-    says = "is gone from" if item.got == MISSING else "was edited in"
+    what = f"{item.more} more files" if item.more else item.path
+    gone = "are gone from" if item.more else "is gone from"
+    says = gone if item.got == MISSING else "was edited in"
     return Damage(
         package=archive.name,
-        path=f"{archive.path}/{item.path}",
+        path=f"{archive.path}/{item.path}" if item.path else archive.path,
         kind="cache-poisoned",
         witness=f"{archive.path}/{archive.dist_info}/RECORD",
         expected=item.expected,
         got=None if item.got == MISSING else item.got,
-        detail=f"{item.path} {says} the cache archive of {archive.name} {archive.version} ({reach}): every reinstall "
+        detail=f"{what} {says} the cache archive of {archive.name} {archive.version} ({reach}): every reinstall "
         "from this cache brings it back, and no hash that uv checks notices",
     )

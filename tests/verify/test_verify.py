@@ -13,15 +13,19 @@ from typing import Any
 import jsonschema
 import pytest
 
-from envguard.acquire.packages.contents import Contents, hash_as
-from envguard.acquire.packages.distributions import Distribution
-from envguard.acquire.packages.verification import MOST_MISSING, Observations, Observed
+from envguard.acquire.packages import verification
+from envguard.acquire.packages.contents import Contents, Policy, hash_as
+from envguard.acquire.packages.distributions import Distribution, read_distributions
+from envguard.acquire.packages.environment import locate
+from envguard.acquire.packages.uv_cache import read_caches
+from envguard.acquire.packages.verification import MOST_MISSING, Observations, Observed, observe
 from envguard.acquire.seam.host import LiveHost
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.fingerprint.verify import judge
 from envguard.model.evidence import Unknown
 from envguard.model.schema import schema
+from envguard.state.digests import Digests
 
 OLD = 1_600_000_000
 
@@ -128,6 +132,21 @@ def test_of_a_record_without_end_the_missing_are_counted_and_not_all_told(tree: 
     assert "modified leaf.py" in kinds(report, "oak"), "what was edited is told however many are missing"
     shown = " ".join(tree.envguard("verify", "oak").stdout.split())
     assert f"{MOST_MISSING + 50} files that RECORD lists are missing" in shown
+
+
+def test_of_an_archive_without_its_files_they_are_counted_too(tree: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "MOST_MISSING", 1)
+    host = LiveHost()
+    found = read_distributions(host, locate(host, str(tree.venv), "/"))
+    archive = next(path for path in tree.cache.rglob("archive-v*/*/pine-1.0.dist-info")).parent
+    for path in (archive / "pine").iterdir():
+        path.unlink()
+    caches = read_caches(host, (str(tree.cache),))
+    seen = observe(host, found, frozenset({"pine"}), caches, Policy(), Digests())
+    told = [item for item in judge(seen).problems if item.kind == "cache-poisoned"]
+    assert [item.path for item in told] == [f"{archive}/pine/__init__.py", str(archive)]
+    assert told[1].detail is not None
+    assert told[1].detail.startswith("2 more files are gone from the cache archive of pine 1.0")
 
 
 def test_truncated_and_deleted(tree: Stage) -> None:

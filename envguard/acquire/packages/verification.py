@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from envguard.acquire.packages.cached_archives import ARCHIVE_BUCKET
@@ -80,6 +80,8 @@ class PoisonedFile:
     expected: str | None
     got: str
     installed: bool
+    more: int = 0
+    """So many missing files beyond those that are told; `path` is then empty."""
 
 
 @dataclass(frozen=True)
@@ -144,13 +146,9 @@ class _Reader:
             return Observed(dist, picked is dist, managed, record, contents)
         by_path = {row.path: row for row in rows}
         same_name = self.caches.of(dist.name)
-        departs = {path: got for path, got in contents.departs.items() if path in by_path}
-        missing = sorted(path for path, got in departs.items() if got == MISSING)
-        for path in missing[MOST_MISSING:]:
-            del departs[path]
+        departs, more = _told({path: got for path, got in contents.departs.items() if path in by_path})
         damaged = tuple(
-            self._damaged(dist, by_path[path], got, same_name, contents.identity)
-            for path, got in sorted(departs.items())
+            self._damaged(dist, by_path[path], got, same_name, contents.identity) for path, got in departs
         )
         rewritten, witness = self._rewritten(dist, by_path, same_name, contents.identity)
         prefix = f"{dist.location}/"
@@ -160,7 +158,6 @@ class _Reader:
             if item.what == f"contents of {dist.name}" or item.what.removeprefix(prefix) in by_path
         )
         bad = tuple(item for item in self.contents.problems if item.path == f"{dist.directory}/RECORD")
-        more = len(missing[MOST_MISSING:])
         return Observed(dist, picked is dist, None, record, contents, damaged, more, rewritten, witness, unseen, bad)
 
     def _record(self, dist: Distribution) -> tuple[tuple[Row, ...], str]:
@@ -247,6 +244,14 @@ class _Reader:
         return {row.path: row.hash for row in normalised(as_installed(record.rows))}
 
 
+def _told(departs: Mapping[str, str]) -> tuple[list[tuple[str, str]], int]:
+    """(path, got) of the files that are told one by one, in order, and how many more are missing."""
+    missing = sorted(path for path, got in departs.items() if got == MISSING)
+    told = set(missing[:MOST_MISSING])
+    found = sorted((path, got) for path, got in departs.items() if got != MISSING or path in told)
+    return found, len(missing) - len(told)
+
+
 def _poisoned(
     host: Host,
     archives: Iterable[Archive],
@@ -275,8 +280,11 @@ def _poisoned(
         except OSError as error:
             notes.unseen(f"RECORD of {archive.path}", error)
             continue
-        for path, got in sorted(contents.departs.items()):
+        told, more = _told(contents.departs)
+        for path, got in told:
             yield PoisonedFile(archive, path, rows[path].hash if path in rows else None, got, archive.build in builds)
+        if more:
+            yield PoisonedFile(archive, "", None, MISSING, archive.build in builds, more)
 
 
 def _extras(
