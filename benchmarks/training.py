@@ -171,10 +171,10 @@ def allowed(found: dict[str, Any], layout: tuple[int, int]) -> float:
 
 def describe(run: dict[str, Any], rows: int) -> str:
     """One run in a paragraph."""
+    share = "" if run["of_allowed"] is None else f"{run['of_allowed']:.1%} of what the parts allow, "
     return (
-        f"step {run['step_s'] * 1e3:.1f} ms of {rows} rows, {run['tok_s'] / 1e3:.1f} Ktok/s, "
-        f"{run['of_allowed']:.1%} of what the parts allow, MFU {run['mfu'] or 0:.1%}, "
-        f"data wait {run['wait_share']:.1%}, q_pre {run['q_pre']} q_hs {run['q_hs']}, "
+        f"step {run['step_s'] * 1e3:.1f} ms of {rows} rows, {run['tok_s'] / 1e3:.1f} Ktok/s, {share}"
+        f"MFU {run['mfu'] or 0:.1%}, data wait {run['wait_share']:.1%}, q_pre {run['q_pre']} q_hs {run['q_hs']}, "
         f"peak {run['peak_memory'] / 2**30:.1f} GiB, first step after {run['first_step_after_s']:.1f} s, "
         f"compiled {run['compile']}, a log line {run['logging_s'] * 1e6:.0f} us"
     )
@@ -190,6 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=30 if cuda else 8)
     parser.add_argument("--layout", action="append", metavar="T+D", help="'alone', or ranks; default: alone")
     parser.add_argument("--cache", type=Path, help="compile cache to use; by default an empty one")
+    parser.add_argument("--no-parts", action="store_true", help="only the runs: how a start goes from a cache")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
@@ -208,16 +209,17 @@ def main(arguments: list[str] | None = None) -> int:
             config = config_of(folder, options, layout if drafters else (1, 1), name)
             runs[name] = (layout, whole(config, folder, options.steps))
         # Last, since this process keeps its memory on the device until it ends.
-        found = parts(config_of(folder, options, (1, 1), "parts"), 10)
+        found = None if options.no_parts else parts(config_of(folder, options, (1, 1), "parts"), 10)
     results |= {"parts": found, "runs": {name: run for name, (_, run) in runs.items()}}
-    print(
-        f"{options.shape}, {options.context} tokens, {options.anchors} anchors, a row: "
-        f"target {found['target_s'] * 1e3:.1f} ms, drafter {found['drafter_s'] * 1e3:.1f} ms, "
-        f"optimizer {found['optimizer_s'] * 1e3:.1f} ms"
-    )
+    print(f"{options.shape}, {options.context} tokens, {options.anchors} anchors")
+    if found:
+        print(
+            f"  a row: target {found['target_s'] * 1e3:.1f} ms, drafter {found['drafter_s'] * 1e3:.1f} ms, "
+            f"optimizer {found['optimizer_s'] * 1e3:.1f} ms"
+        )
     for name, (layout, run) in runs.items():
         rows = max(1, layout[1])
-        run["of_allowed"] = allowed(found, layout) / (run["step_s"] / rows)
+        run["of_allowed"] = allowed(found, layout) / (run["step_s"] / rows) if found else None
         print(f"{name:6} {describe(run, rows)}", flush=True)
     if options.out:
         options.out.write_text(json.dumps(results, indent=2, default=str) + "\n")
