@@ -171,7 +171,8 @@ class RegenerateConfig(Section, frozen=True):
     """The target writes the training responses."""
 
     prompts: tuple[str, ...] = ()
-    """jsonl files of prompts or chats; ``pydoc`` and ``pydoc-terms`` draw on the standard library's documentation."""
+    """jsonl files of prompts or chats, and names of sources: ``python-tasks``, ``stdlib-functions``, ``pydoc``,
+    ``pydoc-terms``."""
     limit: Count | None = None
     """Prompts at most, spread evenly over all."""
     batch_size: Count = 32

@@ -152,6 +152,6 @@ def plan_table(sizes: Sizes) -> Table:
     dataset = open_dataset(config.data, open_tokenizer(config.target))
     rows = tuple(dataset.num_batches(epoch) for epoch in range(config.train.epochs))
     plan = Plan(rows, config.rows_per_step(), config.train.max_steps)
-    table.add_row("rows of the epochs", ", ".join(map(str, rows)))
+    table.add_row("epochs", plan.epochs)
     table.add_row("steps", str(plan.total_steps))
     return table

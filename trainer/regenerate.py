@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from rich.progress import Progress
 from trainer.config import Config, RegenerateConfig
 from trainer.errors import ConfigError, ResumeRefused
 from trainer.files import cut_torn_line, locked, write_text
-from trainer.prompts import HELD_OUT, Prompt, load_prompts
+from trainer.prompts import HELD_OUT, SOURCES, Prompt, load_prompts
 from trainer.targets import open_target
 from trainer.targets.generation import generate
 from trainer.targets.interface import DecodableTarget
@@ -87,9 +87,9 @@ def regenerate(target: DecodableTarget, config: RegenerateConfig, *, progress: b
                 group = encoded[first : first + config.batch_size]
                 responses = _answer(target, group, first, config)
                 missing = max(0, done - first)
-                for one, response in list(zip(group, responses, strict=True))[missing:]:
-                    file.write(_line(target, one, response))
-                    tokens += len(response)
+                for line in _lines(target, group[missing:], responses[missing:]):
+                    file.write(line)
+                tokens += sum(map(len, responses[missing:]))
                 file.flush()
                 os.fsync(file.fileno())
                 bar.update(task, completed=first + len(group))
@@ -99,7 +99,8 @@ def regenerate(target: DecodableTarget, config: RegenerateConfig, *, progress: b
 
 def _encoded(tokenizer: Tokenizer, config: RegenerateConfig) -> tuple[list[Encoded], list[str]]:
     if not config.prompts:
-        raise ConfigError("regenerate.prompts is empty: name jsonl files, or 'pydoc'")
+        training = ", ".join(name for name in SOURCES if name not in HELD_OUT)
+        raise ConfigError(f"regenerate.prompts is empty: name jsonl files, or some of {training}")
     held_out = [source for source in config.prompts if source in HELD_OUT]
     if held_out:
         raise ConfigError(f"{held_out[0]} is held out for evaluation: no training responses are written for it")
@@ -135,27 +136,27 @@ def _seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8], "big") >> 1
 
 
-def _line(target: DecodableTarget, one: Encoded, response: Sequence[int]) -> bytes:
+def _lines(target: DecodableTarget, group: Sequence[Encoded], responses: Sequence[list[int]]) -> Iterator[bytes]:
     """``finish`` is ``stop``, or ``length`` where the target was cut off and its end token is not known.
 
     ``written`` holds the tokens where the text would read back as others: training on those would teach
     what the target never wrote.
     """
-    ended = bool(response) and response[-1] in target.tokenizer.end_ids
-    text = target.tokenizer.decode(response[:-1] if ended else response)
-    messages = [*map(dict, one.prompt.messages), {"role": "assistant", "content": text}]
-    value: dict[str, Any] = {"id": one.prompt.name, "messages": messages, "finish": "stop" if ended else "length"}
-    tokens = [*one.ids, *response]
-    if not _reads_back(target.tokenizer, messages, tokens, cut=not ended):
-        value["written"] = {"tokenizer": target.tokenizer.digest, "prompt": len(one.ids), "tokens": tokens}
-    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
-
-
-def _reads_back(tokenizer: Tokenizer, messages: list[dict[str, str]], tokens: list[int], *, cut: bool) -> bool:
-    try:
-        return tokenizer.encode_chat(messages, cut=cut)[0][: len(tokens)] == tokens
-    except TextError:
-        return False  # the text of a control token, for one
+    tokenizer = target.tokenizer
+    ended = [bool(response) and response[-1] in tokenizer.end_ids for response in responses]
+    texts = [tokenizer.decode(ids[:-1] if end else ids) for ids, end in zip(responses, ended, strict=True)]
+    chats = [
+        [*map(dict, one.prompt.messages), {"role": "assistant", "content": text}]
+        for one, text in zip(group, texts, strict=True)
+    ]
+    read = tokenizer.encode_chats((messages, not end) for messages, end in zip(chats, ended, strict=True))
+    for one, response, end, messages, back in zip(group, responses, ended, chats, read, strict=True):
+        value: dict[str, Any] = {"id": one.prompt.name, "messages": messages, "finish": "stop" if end else "length"}
+        tokens = [*one.ids, *response]
+        # An error where the response holds the text of a control token, for one.
+        if isinstance(back, TextError) or back[0][: len(tokens)] != tokens:
+            value["written"] = {"tokenizer": tokenizer.digest, "prompt": len(one.ids), "tokens": tokens}
+        yield json.dumps(value, ensure_ascii=False).encode() + b"\n"
 
 
 def _meta(target: DecodableTarget, config: RegenerateConfig, encoded: Sequence[Encoded]) -> dict[str, Any]:

@@ -93,6 +93,12 @@ class Plan:
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     @property
+    def epochs(self) -> str:
+        """In words: how many, of how many rows."""
+        least, most = min(self.rows), max(self.rows)
+        return f"{len(self.rows)} of {least} rows" if least == most else f"{len(self.rows)} of {least} to {most} rows"
+
+    @property
     def total_rows(self) -> int:
         """Rows that are trained on."""
         return self.total_steps * self.rows_per_step

@@ -151,7 +151,7 @@ def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[Row
         "compiled flex_attention" if backend == "flex" else "SDPA with the dense mask",
         "compiled whole" if enabled else "not compiled",
     )
-    logger.info("plan: %d steps of %d rows; rows of the epochs: %s", plan.total_steps, plan.rows_per_step, plan.rows)
+    logger.info("plan: %d steps of %d rows; epochs: %s", plan.total_steps, plan.rows_per_step, plan.epochs)
     return runner, DrafterOptimizer(drafter, config.train, plan.total_steps)
 
 
