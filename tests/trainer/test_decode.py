@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tests.trainer.small_models import save_model
+from trainer.acceptance import simulate, walk
 from trainer.config import ModelConfig, TargetConfig
 from trainer.decode import Decoded, leading_matches, speculate
-from trainer.evaluate import simulate, walk
 from trainer.model import Drafter, DrafterShape
 from trainer.targets import open_target
 from trainer.targets.generation import generate
@@ -119,9 +119,9 @@ def test_the_training_forward_gives_the_lengths_of_decoding(target: DecodableTar
 
 def fit(target: DecodableTarget, drafter: Drafter) -> float:
     """A few steps towards the target's texts, so that some drafts are accepted."""
+    from trainer.acceptance import one_document
     from trainer.anchors import draw_anchors
     from trainer.attention import make_mask
-    from trainer.evaluate import one_document
     from trainer.loss import block_loss
 
     optimizer = torch.optim.Adam(drafter.parameters(), 3e-3)

@@ -15,11 +15,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tests.trainer.runs import small_config, train_here
-from trainer import evaluate, export
+from trainer import acceptance, evaluate, export
+from trainer.acceptance import is_tie, simulate, walk
 from trainer.checkpoint import MODEL, load_state
 from trainer.config import Config, EvaluateConfig
 from trainer.errors import CheckpointError, ConfigError, ResumeRefused
-from trainer.evaluate import GAP, Report, is_tie, simulate, walk
+from trainer.evaluate import GAP, Report
 from trainer.mask import dense_mask
 from trainer.model import Drafter
 from trainer.prompts import Prompt, human_eval_prompts, load_prompts
@@ -77,6 +78,16 @@ def test_what_was_learned_is_accepted_by_real_decoding(
     assert printed == report == msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=Report)
 
 
+def test_several_processes_say_the_same(trained: tuple[Config, DecodableTarget]) -> None:
+    config = trained[0]
+    shared = msgspec.structs.replace(config, evaluate=msgspec.structs.replace(config.evaluate, workers=2))
+    quiet = Console(quiet=True)
+    assert evaluate.run(shared, console=quiet) == evaluate.run(config, console=quiet)
+    other = msgspec.structs.replace(shared, target=msgspec.structs.replace(config.target, seed=5))
+    with pytest.raises(ResumeRefused, match="random:5"):
+        evaluate.run(other)
+
+
 def test_the_table_says_the_verdict(trained: tuple[Config, DecodableTarget]) -> None:
     console = Console(record=True, width=140)
     limited = msgspec.structs.replace(trained[0], evaluate=msgspec.structs.replace(trained[0].evaluate, limit=2))
@@ -103,8 +114,8 @@ def test_a_leak_in_the_training_mask_is_seen(
     path = find_checkpoint(config, None)
     drafter = load_drafter(path, load_state(path), CPU, torch.float32)
     prompts = load_prompts([config.evaluate.prompts])
-    monkeypatch.setattr(evaluate, "make_mask", _leaky)
-    report = evaluate.evaluate(target, drafter, prompts, 40)
+    monkeypatch.setattr(acceptance, "make_mask", _leaky)
+    report = evaluate.summarise(acceptance.measure(target, drafter, prompts, 40), block_size=4)
     assert report.gap is not None
     assert abs(report.gap) > GAP
     assert report.verdict in ("simulated-longer", "real-longer")
@@ -123,7 +134,8 @@ def test_a_shift_in_decoding_is_seen(trained: tuple[Config, DecodableTarget]) ->
     path = find_checkpoint(config, None)
     drafter = load_drafter(path, load_state(path), CPU, torch.float32)
     drafter.__class__ = Forgetful
-    report = evaluate.evaluate(target, drafter, load_prompts([config.evaluate.prompts]), 40)
+    measured = acceptance.measure(target, drafter, load_prompts([config.evaluate.prompts]), 40)
+    report = evaluate.summarise(measured, block_size=4)
     assert report.verdict == "simulated-longer"
     assert report.identical == report.prompts  # the text is the target's own all the same
 
