@@ -12,6 +12,7 @@ BENCHMARKS = {
     "timeline": "the past of 100,000 files and 1,000,000 log lines",
     "drafter": "the drafter's step against its FLOP floor",
     "training": "whole training runs beside what their parts allow",
+    "ranks": "targets and drafters as ranks beside one process: losses and queues",
     "race": "threads that compile in one process beside the trainer's ranks, from a cold cache",
 }
 
