@@ -13,6 +13,7 @@ BENCHMARKS = {
     "drafter": "the drafter's step against its FLOP floor",
     "training": "whole training runs beside what their parts allow",
     "ranks": "targets and drafters as ranks beside one process: losses and queues",
+    "acceptance": "the curve of acceptance over training, drawn from logs and reports",
     "race": "threads that compile in one process beside the trainer's ranks, from a cold cache",
 }
 
