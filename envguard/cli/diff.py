@@ -33,18 +33,19 @@ def diff(
     Each is a checkpoint (a name or a path), a fingerprint file, a lock file, a bundle, `@N` (the Nth last snapshot)
     or `live`. A defaults to the last stamped checkpoint of the newest run, B to `live`.
     """
-    from envguard.cli.references import live_fingerprint, open_knowledge, open_places
+    from envguard.cli.references import live_fingerprint, open_knowledge, open_places, resolve_all
     from envguard.fingerprint.comparison import compare_references
-    from envguard.fingerprint.reference import resolve, resolve_default
+    from envguard.fingerprint.reference import resolve
+    from envguard.model.fingerprint import Fingerprint
     from envguard.report.diff import render
     from envguard.report.screen import Screen
 
     screen = Screen(json, quiet, verbose, color)
     session = open_session(python, checkpoints)
-    live = live_fingerprint(session, screen, deep)
+    witnesses: list[Fingerprint] = []
+    live = live_fingerprint(session, screen, deep, witnesses)
     places, knowledge = open_places(session, live), open_knowledge(session, live)
-    named = references or []
-    found = [resolve(text, places) for text in named] or [resolve_default(places)]
+    found = resolve_all(references or [], places, witnesses)
     if len(found) == 1:
         found.append(resolve("live", places))
     for reference in found:

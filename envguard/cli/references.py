@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,19 @@ from envguard.cli.options import Session
 
 if TYPE_CHECKING:
     from envguard.fingerprint.comparison import Knowledge
-    from envguard.fingerprint.reference import Places
+    from envguard.fingerprint.reference import Places, Reference
     from envguard.model.fingerprint import Fingerprint
     from envguard.report.screen import Screen
 
 
-def live_fingerprint(session: Session, screen: Screen, deep: bool = False) -> Callable[[], Fingerprint]:
-    """Takes the fingerprint of now when it is first asked for, and only once."""
+def live_fingerprint(
+    session: Session, screen: Screen, deep: bool = False, witnesses: Sequence[Fingerprint] = ()
+) -> Callable[[], Fingerprint]:
+    """Takes the fingerprint of now when it is first asked for, and only once.
+
+    By then `witnesses` holds the fingerprints that it will be compared with: it looks for compile caches where they
+    had theirs, too.
+    """
     from envguard.fingerprint.snapshot import take_live
 
     own = frozenset({os.getpid(), os.getppid()})
@@ -25,10 +31,46 @@ def live_fingerprint(session: Session, screen: Screen, deep: bool = False) -> Ca
     def take() -> Fingerprint:
         with screen.hashing() as progress:
             return take_live(
-                session.project, session.python, deep=deep, own_pids=own, progress=progress, warn=screen.warn
+                session.project,
+                session.python,
+                deep=deep,
+                own_pids=own,
+                progress=progress,
+                warn=screen.warn,
+                witnesses=tuple(witnesses),
             )
 
     return cache(take)
+
+
+def resolve_all(texts: Sequence[str], places: Places, witnesses: list[Fingerprint]) -> list[Reference]:
+    """The references that `texts` name, in their order; without any the default one. `live` is taken last, and sees
+    in `witnesses` what the others hold."""
+    from envguard.fingerprint.reference import resolve, resolve_default
+
+    named = {text: resolve(text, places) for text in texts if text != "live"}
+    found = named if texts else {"": resolve_default(places)}
+    witnesses += [each.fingerprint for each in found.values() if each.fingerprint is not None]
+    if not texts:
+        return [*found.values()]
+    return [named[text] if text != "live" else resolve("live", places) for text in texts]
+
+
+def newest_stamp(places: Places, screen: Screen) -> tuple[Fingerprint, ...]:
+    """The stamp of the newest checkpoint that was stamped on this machine; none where there is none, and none where
+    one cannot be read, which is said."""
+    from envguard.acquire.torch.cache_evidence import taken_here
+    from envguard.errors import InputError
+    from envguard.fingerprint.reference import stamped
+
+    machine = places.host.machine()
+    try:
+        for found in stamped(places):
+            if found.fingerprint is not None and taken_here(found.fingerprint, machine):
+                return (found.fingerprint,)
+    except InputError as error:
+        screen.warn(f"where the newest run kept its compile cache is not known: {error}")
+    return ()
 
 
 def open_places(session: Session, live: Callable[[], Fingerprint]) -> Places:
@@ -53,7 +95,6 @@ def open_knowledge(session: Session, live: Callable[[], Fingerprint]) -> Knowled
     """This machine's caches and witnesses; neither is read before it is needed."""
     from envguard.fingerprint.comparison import Knowledge, builds_in_caches, known_at
     from envguard.fingerprint.partial import Known
-    from envguard.fingerprint.reference import Reference
 
     def witnesses(reference: Reference) -> tuple[Known, ...]:
         from envguard.cli.timeline import request_of

@@ -55,7 +55,9 @@ def snapshot(
     color: ColorOption = "auto",
 ) -> None:
     """Fingerprint the environment and print a summary."""
+    from envguard.cli.references import newest_stamp, open_places
     from envguard.fingerprint.determined import undetermined
+    from envguard.fingerprint.reference import no_live
     from envguard.fingerprint.snapshot import take_live
     from envguard.report.screen import Screen
 
@@ -64,6 +66,7 @@ def snapshot(
     if retrospective and into is None:
         raise UsageError("--retrospective is about a checkpoint", "name it with `--into CKPT`")
     target = _checkpoint(into, session) if into is not None else None
+    witnesses = newest_stamp(open_places(session, no_live), screen)
     with screen.hashing() as progress:
         fingerprint = take_live(
             session.project,
@@ -73,6 +76,7 @@ def snapshot(
             own_pids=frozenset({os.getpid(), os.getppid()}),
             progress=progress,
             warn=screen.warn,
+            witnesses=witnesses,
         )
     if target is not None:
         from envguard.stamping import stamp_live

@@ -1,6 +1,6 @@
-"""What differs between two fingerprints besides packages: interpreter, caches, code, config, data, variables.
+"""What differs between two fingerprints besides packages: interpreter, code, config, data, variables.
 
-The machine (driver, GPUs, memory, system) is compared in `machine_changes`.
+The machine (driver, GPUs, memory, system) is compared in `machine_changes`, compile caches in `cache_changes`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from envguard.fingerprint.units import counted, size
 from envguard.fingerprint.variables import MASKS, is_per_rank
 from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Code, CompileCache, FileSet, Fingerprint
+from envguard.model.fingerprint import Code, FileSet, Fingerprint
 
 Differences = Iterator[Change | Unknown]
 # What torchrun sets where it is not set, so that a stamp of a rank has it and the shell that starts the run has not.
@@ -36,56 +36,6 @@ def python_changes(a: Fingerprint, b: Fingerprint) -> Differences:
         else:
             minor = field == "version" and was.split(".")[:2] != now.split(".")[:2]
             yield Change("python", "minor" if minor else field, "changed", was, now)
-
-
-def cache_changes(a: Fingerprint, b: Fingerprint) -> Differences:
-    """Compile caches, by kind: the path may differ (a user's name is in the default one)."""
-    if a.compile_cache is None or b.compile_cache is None:
-        if (a.compile_cache is None) != (b.compile_cache is None):
-            yield not_recorded("compile_cache", a.compile_cache is None)
-        return
-    old, new = _by_kind(a.compile_cache), _by_kind(b.compile_cache)
-    for subject in sorted(old.keys() | new.keys()):
-        change = _cache_change(subject, old.get(subject), new.get(subject))
-        if change is not None:
-            yield change
-
-
-def _by_kind(caches: tuple[CompileCache, ...]) -> dict[str, CompileCache]:
-    """`inductor`, `triton`; a second one of a kind is named with its path."""
-    found: dict[str, CompileCache] = {}
-    for cache in caches:
-        found[cache.kind if cache.kind not in found else f"{cache.kind} {cache.path}"] = cache
-    return found
-
-
-def _cache_change(subject: str, old: CompileCache | None, new: CompileCache | None) -> Change | Unknown | None:
-    was, now = _contents(old), _contents(new)
-    for side, cache in (("A", old), ("B", new)):
-        if cache is not None and cache.verdict == "UNKNOWN":
-            return Unknown(f"compile_cache {subject}", f"{side}: {cache.why or 'its entries could not be judged'}")
-    kind = _cache_kind(old, new)
-    return None if kind is None else Change("compile_cache", subject, kind, was, now, (new and new.why) or "")
-
-
-def _cache_kind(old: CompileCache | None, new: CompileCache | None) -> str | None:
-    had = old is not None and old.verdict != "EMPTY"
-    if new is None or new.verdict == "EMPTY":
-        return "cleared" if had else None
-    if old is None or not had:
-        return {"UNSAFE": "unsafe", "FOREIGN": "foreign", "MIXED": "mixed"}.get(new.verdict, "warmed")
-    if new.verdict != old.verdict:
-        return {"UNSAFE": "unsafe", "FOREIGN": "foreign", "MIXED": "mixed"}.get(new.verdict, "changed")
-    if new.bytes is not None and old.bytes is not None and new.bytes * 2 < old.bytes:
-        return "shrunk"
-    # A stamp does not hash a large cache inside a training process: then counts and sizes speak alone.
-    hashed = old.digest is not None and new.digest is not None
-    same = (old.bytes, old.entries) == (new.bytes, new.entries) and (not hashed or old.digest == new.digest)
-    return None if same else "changed"
-
-
-def _contents(cache: CompileCache | None) -> str | None:
-    return None if cache is None else size(cache.bytes)
 
 
 def code_changes(a: Fingerprint, b: Fingerprint) -> Differences:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from envguard.config import PolicyRule
+from envguard.fingerprint.cache_changes import cache_changes
 from envguard.fingerprint.changes import (
-    cache_changes,
     code_changes,
     file_changes,
     python_changes,

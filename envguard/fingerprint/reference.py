@@ -141,15 +141,25 @@ def stamps_of_newest(places: Places) -> dict[str, Fingerprint]:
     """The last stamp that counts and the recorded first start, by label: second witnesses for `verify`."""
     found: dict[str, Fingerprint] = {}
     for checkpoint in reversed(places.checkpoints().newest_run()):
-        stamped = of_checkpoint(checkpoint, places.host)
-        if stamped.fingerprint is not None:
-            found[f"stamp of {checkpoint.name}"] = stamped.fingerprint
+        reference = of_checkpoint(checkpoint, places.host)
+        if reference.fingerprint is not None:
+            found[f"stamp of {checkpoint.name}"] = reference.fingerprint
             break
     if places.baseline is not None and places.host.find(places.baseline) is not None:
         recorded = _of_fingerprint_file("baseline", places.baseline, places.host, "baseline")
         if recorded.fingerprint is not None:
             found["the recorded first start"] = recorded.fingerprint
     return found
+
+
+def stamped(places: Places) -> Iterator[Reference]:
+    """Every checkpoint with a stamp that counts, of all runs, the last saved first. Raises `InputError` for one that
+    cannot be seen."""
+    marked = (item for item in places.checkpoints().found if item.stamp_path is not None)
+    for checkpoint in sorted(marked, key=lambda item: item.saved_ns, reverse=True):
+        reference = of_checkpoint(checkpoint, places.host)
+        if reference.fingerprint is not None:
+            yield reference
 
 
 def no_live() -> Fingerprint:

@@ -42,6 +42,8 @@ class Request:
     own_pids: frozenset[int] = frozenset()
     in_process: bool = False
     """A stamp: processes are not looked for, since the one that counts is the one that asks."""
+    witnesses: tuple[Fingerprint, ...] = ()
+    """Fingerprints, of this machine or not, whose compile caches are looked for where they lay on this machine."""
 
 
 def take(host: Host, request: Request, digests: Digests, progress: Progress | None = None) -> Fingerprint:
@@ -62,6 +64,7 @@ def take_live(
     own_pids: frozenset[int] = frozenset(),
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
+    witnesses: tuple[Fingerprint, ...] = (),
 ) -> Fingerprint:
     """Fingerprints an environment of this machine and keeps the digests in the project's state folder.
 
@@ -76,6 +79,7 @@ def take_live(
         deep=deep,
         probe=probe,
         own_pids=own_pids,
+        witnesses=witnesses,
     )
     fingerprint = take(LiveHost(), request, digests, progress)
     keep_digests(project.state, digests, warn)
@@ -109,7 +113,14 @@ def assemble(
     judge_start(host, request.root or request.start, env, frozenset(each.name for each in packages), notes)
     torch_build = next((package.build for package in packages if package.name == "torch"), None)
     wish = Wish(
-        request.start, request.root, request.config, request.deep, request.probe, request.in_process, request.own_pids
+        request.start,
+        request.root,
+        request.config,
+        request.deep,
+        request.probe,
+        request.in_process,
+        request.own_pids,
+        request.witnesses,
     )
     around = read_surroundings(host, wish, env, distributions, torch_build, digests.memo)
     notes.take(around.problems, around.unknown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -17,7 +17,8 @@ from envguard.acquire.project.code import read_code
 from envguard.acquire.project.filesets import read_filesets
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes, Section, T, reason
-from envguard.acquire.torch.cache_places import Place, cache_places
+from envguard.acquire.torch.cache_evidence import evident_places
+from envguard.acquire.torch.cache_places import Place, cache_places, filled_launch_place
 from envguard.acquire.torch.compile_cache import DIGEST_LIMIT, Build, read_cache
 from envguard.acquire.torch.torch_build import find_torch, read_pairs, read_torch
 from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
@@ -44,6 +45,7 @@ class Wish:
     probe: bool = False
     in_process: bool = False
     own_pids: frozenset[int] = frozenset()
+    witnesses: tuple[model.Fingerprint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def read_surroundings(
         notes.take(check_pairs(torch.version, torch.cuda, read_pairs(host, torch, dists)), ())
         notes.take(check_driver(torch.cuda, machine.driver.cuda if machine.driver else None), ())
     environs = tuple(process.environ for process in processes or ())
-    places = _places(host, wish, torch, environs)
+    places = _places(host, wish, env, torch, machine.gpus, environs, notes)
     if torch is not None and (wish.deep or any(place.kind == "inductor" and there for place, there in places)):
         torch = _with_key(host, env, torch, torch_build, memo, notes)
     gpus, runtime = machine.gpus, None
@@ -135,17 +137,36 @@ def _known_builds(memo: Memo) -> dict[str, str]:
 
 
 def _places(
-    host: Host, wish: Wish, torch: model.Torch | None, environs: tuple[dict[str, str], ...]
+    host: Host,
+    wish: Wish,
+    env: Environment,
+    torch: model.Torch | None,
+    gpus: tuple[model.Gpu, ...] | None,
+    environs: tuple[dict[str, str], ...],
+    notes: Notes,
 ) -> tuple[tuple[Place, bool], ...]:
     """Compile caches of this environment, and whether each is there. Without torch there is nothing to compile.
 
     inductor's place is named even where it is empty, since a cleared cache is a cold start; triton's own default is
-    used by few, and named where both it and a triton are there.
+    used by few, and named where both it and a triton are there. A process that stamps itself knows its own place;
+    whoever asks from outside also looks where `launch` puts one, and where the witnesses had theirs.
     """
     if torch is None and not wish.config.compile_caches:
         return ()
+    places = {
+        place.path: place
+        for place in cache_places(host, wish.config.compile_caches, environs, wish.root or wish.start, notes.unknown)
+    }
+    if torch is not None and not wish.in_process:
+        private = filled_launch_place(host, host.environ(), env.site, env.abi or "")
+        evident = evident_places(wish.witnesses, host.machine(), gpus)
+        for place in (*((private,) if private is not None else ()), *evident):
+            # What held entries once is no default that nobody uses: it is named whether it is there or not.
+            known = places.get(place.path)
+            if known is None or known.default:
+                places[place.path] = replace(known or place, default=False)
     found = []
-    for place in cache_places(host, wish.config.compile_caches, environs, wish.root or wish.start):
+    for place in places.values():
         try:
             there = host.find(place.path) is not None
         except OSError:

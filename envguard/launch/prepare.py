@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import time
@@ -17,6 +18,7 @@ from envguard.acquire.packages.environment import Environment, locate
 from envguard.acquire.runs.checkpoints import Checkpoint, match_name
 from envguard.acquire.runs.own_records import read_run_records
 from envguard.acquire.seam.host import Host, LiveHost
+from envguard.acquire.torch.cache_places import INDUCTOR_CACHE, launch_place
 from envguard.errors import UsageError
 from envguard.fingerprint import snapshot
 from envguard.fingerprint.comparison import Knowledge, compare_references
@@ -84,11 +86,14 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         require_checkout(request.project.root)
     else:
         child.find_command(own, request.environ)
-    cache = start.compile_cache_directory(host, request.environ, env.site, env.abi or "")
+    private = launch_place(host, request.environ, env.site, env.abi or "")
+    cache = Path(private) if private is not None else None
     filled = cache is not None and seed.is_filled(cache)
-    live = take_for_child(host, request, env, cache if filled else None, warn)
-    places = request.places(lambda: live)
+    # The reference first: where it had its compile caches is where the live side looks, too.
+    places = request.places(functools.cache(lambda: take_for_child(host, request, env, None, (), warn)))
     reference = _reference(request, places)
+    witnesses = (reference.fingerprint,) if reference is not None and reference.fingerprint is not None else ()
+    live = take_for_child(host, request, env, cache if filled else None, witnesses, warn)
     bundled = None if own else _bundled(host, request, env, reference)
     command = own or (bundled.command if bundled is not None else ())
     child.find_command(command, request.environ)
@@ -137,9 +142,17 @@ def _on_drift(request: Request) -> Literal["warn", "stop"]:
     )
 
 
-def take_for_child(host: Host, request: Request, env: Environment, cache: Path | None, warn: Warn) -> Fingerprint:
-    """The environment as the command will find it: with the compile cache that it will be given."""
-    for_child = start.ForChild(host, {start.INDUCTOR_CACHE: str(cache)}) if cache is not None else host
+def take_for_child(
+    host: Host,
+    request: Request,
+    env: Environment,
+    cache: Path | None,
+    witnesses: tuple[Fingerprint, ...],
+    warn: Warn,
+) -> Fingerprint:
+    """The environment as the command will find it: with the compile cache that it will be given, and those that the
+    witnesses name."""
+    for_child = start.ForChild(host, {INDUCTOR_CACHE: str(cache)}) if cache is not None else host
     root = request.project.root
     asked = snapshot.Request(
         start=str(request.start),
@@ -147,6 +160,7 @@ def take_for_child(host: Host, request: Request, env: Environment, cache: Path |
         root=str(root) if root is not None else None,
         config=request.project.config,
         own_pids=frozenset({os.getpid(), os.getppid()}),
+        witnesses=witnesses,
     )
     digests = digest_store.load(request.project.state)
     live = snapshot.take(for_child, asked, digests)
@@ -236,7 +250,8 @@ def _sight(
         return Guard(host, places, logs, config.log_fields, zone, meter)
 
     def regrade() -> DiffReport:
-        now = take_for_child(host, request, env, cache, warn)
+        known = reference.fingerprint if reference is not None else None
+        now = take_for_child(host, request, env, cache, (known,) if known is not None else (), warn)
         return compare(live, now, config.policy, "the start", "now")
 
     return Sight(host, lambda: watched_of(host, project, env, live, cache), guard, regrade, config.refuse)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from envguard.acquire.seam.host import Host
+from envguard.acquire.torch.cache_places import INDUCTOR_CACHE
 from envguard.state.runs import LAUNCH_FINGERPRINT, RUN_ID
 
-INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _RESUME_WORDS = ("resume", "checkpoint", "ckpt")
 
 
@@ -82,37 +81,6 @@ class ForChild(Host):
     def call(self, operation: str, *arguments: Any) -> Any:
         value = self.inner.call(operation, *arguments)
         return {**value, **self.variables} if operation == "environ" else value
-
-
-def compile_cache_directory(host: Host, environ: Mapping[str, str], site: Sequence[str], abi: str) -> Path | None:
-    """A private compile cache of this torch build; None where the user has set one or there is no torch.
-
-    inductor's default is `/tmp/torchinductor_<user>`: a name that anyone may take first (its entries are pickles),
-    in a folder that a reboot or a tidy colleague empties. Builds get folders of their own, so that going back to the
-    old build finds the old cache warm.
-    """
-    if environ.get(INDUCTOR_CACHE):
-        return None
-    build = _build(host, site, abi)
-    home = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if environ.get("HOME") else None)
-    if build is None or home is None or not os.path.isabs(home):
-        return None
-    return Path(home) / "envguard" / "inductor" / build
-
-
-def _build(host: Host, site: Sequence[str], abi: str) -> str | None:
-    """A folder name for the build: torch's version, and a digest of what else decides whether entries fit."""
-    for folder in site:
-        try:
-            text = host.read(f"{folder}/torch/version.py", limit=65536)
-            names = [name for name, kind in host.listing(folder) if kind == "directory"]
-        except OSError:
-            continue
-        parts = [name for name in names if name.endswith(".dist-info") and name.startswith(("torch-", "triton-"))]
-        digest = hashlib.sha256(b"\0".join([text, abi.encode(), *(os.fsencode(part) for part in parts)])).hexdigest()
-        version = next((part[6:-10] for part in parts if part.startswith("torch-")), "unknown")
-        return f"torch-{version}-{digest[:10]}"
-    return None
 
 
 def make_private(folder: Path) -> None:

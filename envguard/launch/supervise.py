@@ -11,6 +11,7 @@ from typing import Literal
 
 from envguard import clock
 from envguard.acquire.seam.collector import redact_argv
+from envguard.acquire.torch.cache_places import INDUCTOR_CACHE
 from envguard.errors import InputError
 from envguard.launch import bundled, child, earlier, seed, start, waivers
 from envguard.launch.bundled import Bundled
@@ -143,7 +144,7 @@ def _record(gated: Gate, plan: Plan, identity: str, kept: Path | None, cache: Pa
         fingerprint_file=str(kept) if kept is not None else None,
         torch=live.torch.version if live.torch is not None else None,
         gpus=tuple(gpu.name or "unknown" for gpu in live.gpus or ()),
-        compile_cache=str(cache) if cache is not None else plan.environ.get(start.INDUCTOR_CACHE),
+        compile_cache=str(cache) if cache is not None else plan.environ.get(INDUCTOR_CACHE),
         compile_cache_verdict=next((item.verdict for item in caches if item.kind == "inductor"), None),
         drifts=gated.diff.drifts,
         unknown=gated.diff.unknown,

@@ -58,7 +58,9 @@ def verdict(report: DiffReport) -> str:
         worst = (blocks or warns)[0]
         counts = [f"{len(blocks)} block"] * bool(blocks) + [f"{len(warns)} warn"] * bool(warns)
         told = f" {change(worst)}" if change(worst) else f": {short(worst.why)}" if worst.why else ""
-        return f"DRIFT ({', '.join(counts)}): {worst.subject}{told}"
+        # A cache's subject is its kind, which is no name that a reader would know it by.
+        named = f"compile cache {worst.subject}" if worst.facet == "compile_cache" else worst.subject
+        return f"DRIFT ({', '.join(counts)}): {named}{told}"
     if report.unknown:
         first = report.unknown[0]
         rest = f" and {len(report.unknown) - 1} more" if len(report.unknown) > 1 else ""

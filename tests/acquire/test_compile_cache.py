@@ -16,7 +16,7 @@ import pytest
 
 from envguard.acquire.seam.host import LiveHost, Stat
 from envguard.acquire.section import Notes
-from envguard.acquire.torch.cache_places import Place, cache_places
+from envguard.acquire.torch.cache_places import Place
 from envguard.acquire.torch.cache_trust import Trust
 from envguard.acquire.torch.compile_cache import Build, content_name, read_cache
 from envguard.acquire.torch.torch_build import read_version_file
@@ -289,44 +289,6 @@ def test_triton_s_kernels_name_their_version(root: Path) -> None:
     assert triton().verdict == "MIXED"
     assert triton(Build(tag=None, triton="3.7.0")).verdict == "FOREIGN"
     assert triton(Build(tag=OURS)).verdict == "FOREIGN"
-
-
-# --- places -----------------------------------------------------------------------------------------------------
-
-
-def test_where_caches_lie_by_default() -> None:
-    found = cache_places(MadeUp(), ())
-    assert [(place.kind, place.path, place.default) for place in found] == [
-        ("inductor", "/tmp/torchinductor_ada", True),
-        ("triton", "/home/ada/.triton/cache", True),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("environ", "paths"),
-    [
-        ({"TORCHINDUCTOR_CACHE_DIR": "/fast/c"}, ["/fast/c", "/home/ada/.triton/cache"]),
-        ({"TORCHINDUCTOR_CACHE_DIR": "c/"}, ["/work/c", "/home/ada/.triton/cache"]),
-        ({"TRITON_CACHE_DIR": "/t"}, ["/tmp/torchinductor_ada", "/t"]),
-        ({"TRITON_HOME": "/th"}, ["/tmp/torchinductor_ada", "/th/.triton/cache"]),
-        ({"TMPDIR": "/scratch/"}, ["/scratch/torchinductor_ada", "/home/ada/.triton/cache"]),
-        ({"LOGNAME": "a:b", "USER": "c"}, ["/tmp/torchinductor_a_b", "/home/ada/.triton/cache"]),
-    ],
-)
-def test_variables_move_them(environ: dict[str, str], paths: list[str]) -> None:
-    assert [place.path for place in cache_places(MadeUp(environ=environ), ())] == paths
-
-
-def test_a_trainer_s_own_variables_come_first_and_configuration_adds() -> None:
-    host = MadeUp({"/big/tri/" + "A" * 52 + "/k.json": b""})
-    found = cache_places(host, ("/big/tri", "rel"), ({"TORCHINDUCTOR_CACHE_DIR": "/fast/c"},), "/project")
-    assert [(place.kind, place.path) for place in found] == [
-        ("inductor", "/fast/c"),
-        ("triton", "/home/ada/.triton/cache"),
-        ("inductor", "/tmp/torchinductor_ada"),
-        ("triton", "/big/tri"),
-        ("inductor", "/project/rel"),
-    ]
 
 
 # --- a group that holds one user ------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.model.schema import schema
+from tests.caches import stamp_as_trainer, tag_of, write_cache
+from tests.permissions import envguard_held_to_modes, unreadable
 
 
 def run(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -255,3 +258,39 @@ def test_places_to_look_in(project: Stage) -> None:
     assert run(project, "diff", "step_690", "--checkpoints", "elsewhere", "--checkpoints", "checkpoints")[0] == 0
     code, answer = run(project, "log", "--checkpoints", "nowhere")
     assert (code, answer["error"]) == (2, "--checkpoints nowhere: there is no such directory")
+
+
+def test_the_cache_that_a_trainer_set_for_itself_is_missed_though_the_default_one_is_full(project: Stage) -> None:
+    cache = project.project / ".cache" / "trainer" / "inductor" / "torch-2.11.0+cu128"
+    write_cache(cache, tag_of(project))
+    default = project.tmp / f"torchinductor_{getpass.getuser()}"
+    write_cache(default, tag_of(project), "of a larger model", 5)
+    stamp_as_trainer(project, save(project, "step_700"), cache)
+    code, answer = run(project, "diff", "step_700")
+    assert (code, answer["match"]) == (0, True), answer
+    shutil.rmtree(cache)
+    for arguments in (("step_700",), (), ("step_700", "live")):
+        code, answer = run(project, "diff", *arguments)
+        assert code == 1
+        found = {row["subject"]: row for row in answer["drifts"] if row["facet"] == "compile_cache"}
+        gone, unrelated = found["inductor"], found[f"inductor {default}"]
+        assert gone["severity"] == "warn"
+        assert f"{cache} is gone" in gone["why"]
+        assert unrelated["severity"] == "info"
+    assert project.envguard("diff", "step_700").stdout.startswith("DRIFT (1 warn): compile cache inductor")
+    taken = json.loads(project.envguard("snapshot", "--json").stdout)
+    assert {each["path"]: each["verdict"] for each in taken["compile_cache"]} == {
+        str(default): "VALID",
+        str(cache): "EMPTY",
+    }
+
+
+def test_a_stamp_that_cannot_be_read_costs_a_snapshot_no_more_than_its_word(project: Stage) -> None:
+    stamp = project.checkpoints / "step_690" / "envguard.json"
+    for path in (stamp, stamp.parent, stamp.parent.parent):
+        with unreadable(path):
+            done = envguard_held_to_modes(project, "snapshot")
+        assert done.returncode == 0, done.stderr
+    stamp.write_bytes(b"{")
+    done = project.envguard("snapshot")
+    assert (done.returncode, done.stderr) == (0, "")

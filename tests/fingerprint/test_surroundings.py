@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from envguard.acquire.packages.environment import locate
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.seam.recorded import BundleHost, RecordingHost
+from envguard.acquire.torch.cache_places import launch_place
 from envguard.acquire.torch.compile_cache import content_name
 from envguard.config import Config
 from envguard.demo.stage import Stage
@@ -22,6 +25,7 @@ from envguard.fingerprint import snapshot
 from envguard.fingerprint.snapshot import Request
 from envguard.model.fingerprint import Fingerprint
 from envguard.state.digests import Digests
+from tests.caches import tag_of, write_cache
 
 
 class GpuMachine(LiveHost):
@@ -197,3 +201,48 @@ def test_a_bundle_gives_the_same_fingerprint(torch_stage: Stage, cache: Path) ->
     (torch_stage.project / "run.yaml").write_text("lr: 1\n")
     live = take(torch_stage, recording, config=config)
     assert take(torch_stage, BundleHost(recording.record, "x"), config=config) == live
+
+
+def test_live_looks_where_a_fingerprint_of_this_machine_had_its_cache(torch_stage: Stage, cache: Path) -> None:
+    """A trainer sets its own place: no variable of the shell that looks afterwards names it."""
+    write_cache(cache, tag_of(torch_stage))
+    ran = take(torch_stage, GpuMachine(environ=environ(cache)))
+    shell = GpuMachine(environ={"HOME": str(torch_stage.home), "TMPDIR": str(torch_stage.tmp)})
+    default = f"{torch_stage.tmp}/torchinductor_{shell.machine().user}"
+
+    def seen(*witnesses: Fingerprint, **more: Any) -> dict[str, str]:
+        found = take(torch_stage, shell, witnesses=witnesses, **more).compile_cache
+        assert found is not None
+        return {each.path: each.verdict for each in found}
+
+    assert seen() == {default: "EMPTY"}
+    assert seen(ran) == {default: "EMPTY", str(cache): "VALID"}
+    assert seen(ran, in_process=True) == {default: "EMPTY"}, "a trainer knows its own"
+    shutil.rmtree(cache)
+    assert seen(ran) == {default: "EMPTY", str(cache): "EMPTY"}
+    assert ran.system is not None
+    elsewhere = msgspec.structs.replace(ran, system=msgspec.structs.replace(ran.system, host="another"))
+    assert seen(elsewhere) == {default: "EMPTY"}
+
+
+def test_the_place_that_launch_gives_its_command_is_looked_at(torch_stage: Stage) -> None:
+    shell = GpuMachine(environ={"HOME": str(torch_stage.home), "TMPDIR": str(torch_stage.tmp)})
+    env = locate(shell, str(torch_stage.venv), str(torch_stage.project))
+    private = launch_place(shell, shell.environ(), env.site, env.abi or "")
+    assert private is not None
+    write_cache(Path(private), tag_of(torch_stage))
+    found = take(torch_stage, shell).compile_cache
+    assert found is not None
+    assert [(each.path, each.verdict) for each in found][1:] == [(private, "VALID")]
+
+
+def test_a_pattern_in_the_configuration_finds_the_folder_of_each_build(torch_stage: Stage) -> None:
+    config = Config(compile_caches=(".cache/inductor/*",))
+    shell = GpuMachine(environ={"HOME": str(torch_stage.home), "TMPDIR": str(torch_stage.tmp)})
+    nothing = take(torch_stage, shell, config=config).compile_cache
+    assert nothing is not None
+    assert [each.verdict for each in nothing] == ["EMPTY"], "the default place, and none that the pattern would name"
+    write_cache(torch_stage.project / ".cache" / "inductor" / "torch-2.11.0+cu128", tag_of(torch_stage))
+    found = take(torch_stage, shell, config=config).compile_cache
+    assert found is not None
+    assert [each.verdict for each in found] == ["EMPTY", "VALID"]

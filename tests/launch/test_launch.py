@@ -20,6 +20,7 @@ import pytest
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.model.schema import schema
+from tests.caches import tag_of, write_cache
 
 # A machine with GPUs must give the answers of one without: what is on its GPUs is not these tests' business.
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
@@ -522,3 +523,42 @@ def test_a_fall_of_throughput_is_said_with_what_changed_and_stops_where_asked(ro
     summary = records(room)[-1]["throughput"]
     assert summary["baseline"] == 1000.0
     assert summary["first_step_s"] < 20
+
+
+def test_a_cache_that_the_run_s_trainer_set_for_itself_and_that_is_gone_keeps_it_from_starting(room: Stage) -> None:
+    cache, checkpoint = room.project / ".cache" / "inductor", room.checkpoints / "step_10"
+    checkpoint.mkdir()
+    (checkpoint / "model.bin").write_bytes(b"x")
+    write_cache(cache, tag_of(room))
+    own = {**NO_GPUS, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    assert room.envguard("snapshot", "--into", "checkpoints/step_10", extra=own).returncode == 0
+    assert launch(room, "--", "true").returncode == 0
+    shutil.rmtree(cache)
+    done = launch(room, "--json", "--", "true")
+    assert done.returncode == 78
+    found = answer(done)
+    grave = [(row["facet"], row["subject"], row["severity"]) for row in found["drifts"] if row["severity"] != "info"]
+    assert grave == [("compile_cache", "inductor", "warn")]
+    checks = {check["check"]: check for check in found["preflight"] if check["facet"] == "compile_cache"}
+    assert "a cold start" in checks[f"compile cache inductor {cache}"]["detail"]
+    assert launch(room, "--waive", "compile_cache", "--because", "x", "--", "true").returncode == 0
+
+
+def test_the_private_cache_begins_with_what_the_reference_names(room: Stage) -> None:
+    cache, checkpoint = room.project / ".cache" / "inductor", room.checkpoints / "step_10"
+    checkpoint.mkdir()
+    (checkpoint / "model.bin").write_bytes(b"x")
+    write_cache(cache, tag_of(room))
+    own = {**NO_GPUS, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    assert room.envguard("snapshot", "--into", "checkpoints/step_10", extra=own).returncode == 0
+    private = Path(launch(room, "--", "sh", "-c", "echo $TORCHINDUCTOR_CACHE_DIR").stdout.strip())
+    assert (private / "fxgraph").is_dir()
+    # From then on it is a cache of this environment: whoever looks from a shell sees it, and misses it.
+    taken = json.loads(room.envguard("snapshot", "--json", extra=NO_GPUS).stdout)["compile_cache"]
+    assert {each["path"]: each["verdict"] for each in taken if each["verdict"] != "EMPTY"} == {
+        str(private): "VALID",
+        str(cache): "VALID",
+    }
+    shutil.rmtree(private)
+    drifts = json.loads(room.envguard("diff", "@1", "--json", extra=NO_GPUS).stdout)["drifts"]
+    assert [row["severity"] for row in drifts if f"{private} is gone" in row["why"]] == ["warn"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Notes
 from envguard.acquire.torch.cache_places import Place
-from envguard.acquire.torch.compile_cache import Build, content_name, read_cache
+from envguard.acquire.torch.compile_cache import Build, read_cache
 from envguard.acquire.torch.compile_times import read_cache_times
-from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 from envguard.config import Config
 from envguard.model.evidence import Unknown
 from envguard.restore import service
@@ -22,20 +20,8 @@ from envguard.restore.compile_cache import misfit
 from envguard.restore.keeping import keep_cache
 from envguard.restore.vault import CacheManifest, Vault
 from envguard.timeline.system_events import cache_events
+from tests.caches import tag_of, write_cache
 from tests.restore.conftest import Swapped, tree
-
-
-def write_cache(root: Path, tag: str) -> None:
-    """Entries with the plain text that inductor leaves in them (for the CPU), named by content as inductor does."""
-    for number in range(3):
-        text = f"{number} [{tag}] torch_version: x".encode()
-        name = content_name(hashlib.sha256(text).hexdigest())
-        folder = root / "fxgraph" / name[:2] / f"key{number}"
-        folder.mkdir(parents=True)
-        (folder / name).write_bytes(text)
-    (root / "aa").mkdir()
-    (root / "aa" / "kernel.py").write_text("# generated\n")
-    root.chmod(0o700)
 
 
 @pytest.fixture
@@ -49,10 +35,9 @@ def place(swapped: Swapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def old_tag(swapped: Swapped) -> str:
     """The cache tag of the build that the restore brings back."""
     swapped.restore()
-    python = "3.11"
-    key = read_torch_key(LiveHost(), str(swapped.stage.site / "torch"), "2.11.0+cu128", python)
+    found = tag_of(swapped.stage)
     service.roll_back(swapped.state)
-    return cache_tag(key, python)
+    return found
 
 
 def keep(swapped: Swapped, place: Place, tag: str) -> str:

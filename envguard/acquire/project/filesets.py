@@ -5,7 +5,6 @@ A file's digest and rows are kept with its stat, so that an unchanged set of any
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import posixpath
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from envguard.acquire.memo import Memo, key_of
 from envguard.acquire.packages.tree_memo import TreeMemo
 from envguard.acquire.project.parquet import CorruptParquet, read_rows
 from envguard.acquire.seam.host import Host, Stat
+from envguard.acquire.seam.patterns import is_pattern, matching
 from envguard.acquire.section import Notes, Section, reason
 from envguard.clock import NS
 from envguard.model.fingerprint import FileSet
@@ -23,7 +23,6 @@ from envguard.state.digests import Key
 
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = (".parquet", ".pq")
-GLOB = "*?["
 
 
 class SeenFile(msgspec.Struct, frozen=True, array_like=True):
@@ -64,27 +63,12 @@ def read_filesets(
 
 def _expanded(host: Host, path: str, reader: _Reader) -> list[str]:
     """The paths that a shell pattern names, sorted; the path itself where it is none."""
-    if not any(mark in path for mark in GLOB):
+    if not is_pattern(path):
         return [path]
-    folders = ["/"]
-    for part in path.strip("/").split("/"):
-        deeper = []
-        for folder in folders:
-            if not any(mark in part for mark in GLOB):
-                deeper.append(posixpath.join(folder, part))
-                continue
-            try:
-                names = [name for name, _ in host.listing(folder)]
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                reader.unseen(reason(error))
-                continue
-            deeper += [posixpath.join(folder, name) for name in names if fnmatch.fnmatchcase(name, part)]
-        folders = deeper
+    folders = matching(host, path, lambda error: reader.unseen(reason(error)))
     if not folders:
         reader.unseen("no path fits the pattern")
-    return sorted(folders)
+    return folders
 
 
 class _Reader:

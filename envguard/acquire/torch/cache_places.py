@@ -6,13 +6,20 @@ of `default_cache_dir` in `torch/_inductor/runtime/cache_dir_utils.py` and of `t
 
 from __future__ import annotations
 
+import hashlib
+import os
+import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from envguard.acquire.seam.host import Host, Machine
+from envguard.acquire.seam.host import Host, Machine, NotRecorded
+from envguard.acquire.seam.patterns import is_pattern, matching
+from envguard.acquire.section import reason
+from envguard.model.evidence import Unknown
 
+INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 Kind = Literal["inductor", "triton"]
 
 
@@ -29,12 +36,17 @@ class Place:
 
 
 def cache_places(
-    host: Host, configured: Iterable[str], environs: Iterable[Mapping[str, str]] = (), base: str = "/"
+    host: Host,
+    configured: Iterable[str],
+    environs: Iterable[Mapping[str, str]] = (),
+    base: str = "/",
+    unknown: list[Unknown] | None = None,
 ) -> tuple[Place, ...]:
     """Each cache once, most telling first.
 
-    `configured` are paths from the configuration (relative ones to `base`), `environs` those of the environment's
-    living processes: a trainer may have been started with other variables than envguard.
+    `configured` are paths and shell patterns from the configuration (relative ones to `base`), `environs` those of
+    the environment's living processes: a trainer may have been started with other variables than envguard. A folder
+    that a pattern leads to and that cannot be listed goes into `unknown`.
     """
     machine = host.machine()
     found: dict[str, Place] = {}
@@ -44,16 +56,85 @@ def cache_places(
             if place.path not in found or environ is own:
                 found[place.path] = replace(place, own=environ is own)
     for path in configured:
-        absolute = _absolute(path, base, machine)
-        found.setdefault(absolute, Place(_kind(host, absolute), absolute, "configuration"))
+        for absolute in _folders(host, _absolute(path, base, machine), unknown):
+            found.setdefault(absolute, Place(_kind(host, absolute), absolute, "configuration"))
     return tuple(found.values())
+
+
+def _folders(host: Host, path: str, unknown: list[Unknown] | None) -> list[str]:
+    """The path itself, there or not; of a pattern the folders that fit: one that nothing fits is no empty cache.
+
+    As in a shell a mark stands for no hidden name, such as that of a folder that is being made under another one.
+    """
+
+    def unseen(error: OSError) -> None:
+        if unknown is not None:
+            unknown.append(Unknown(f"compile_cache {path}", reason(error)))
+
+    if not is_pattern(path) or _is_folder(host, path):
+        return [path]
+    hidden = posixpath.basename(path).startswith(".")
+    found = [each for each in matching(host, path, unseen) if hidden or not posixpath.basename(each).startswith(".")]
+    return [each for each in found if _is_folder(host, each)]
+
+
+def _is_folder(host: Host, path: str) -> bool:
+    try:
+        return host.stat_target(path).is_directory
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return not is_pattern(path)  # it is there: its reader says why it cannot be seen
+
+
+def launch_place(host: Host, environ: Mapping[str, str], site: Sequence[str], abi: str) -> str | None:
+    """The private compile cache that `envguard launch` gives a command of this torch build; None where the user has
+    set one (`TORCHINDUCTOR_CACHE_DIR`) or there is no torch.
+
+    inductor's default is `/tmp/torchinductor_<user>`: a name that anyone may take first (its entries are pickles),
+    in a folder that a reboot or a tidy colleague empties. Builds get folders of their own, so that going back to the
+    old build finds the old cache warm.
+    """
+    if environ.get(INDUCTOR_CACHE):
+        return None
+    home = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if environ.get("HOME") else None)
+    if home is None or not home.startswith("/"):
+        return None
+    build = _build(host, site, abi)
+    return None if build is None else posixpath.join(posixpath.normpath(home), "envguard", "inductor", build)
+
+
+def _build(host: Host, site: Sequence[str], abi: str) -> str | None:
+    """A folder name for the build: torch's version, and a digest of what else decides whether entries fit."""
+    for folder in site:
+        try:
+            text = host.read(f"{folder}/torch/version.py", limit=65536)
+            names = [name for name, kind in host.listing(folder) if kind == "directory"]
+        except OSError:
+            continue
+        parts = [name for name in names if name.endswith(".dist-info") and name.startswith(("torch-", "triton-"))]
+        digest = hashlib.sha256(b"\0".join([text, abi.encode(), *(os.fsencode(part) for part in parts)])).hexdigest()
+        version = next((part[6:-10] for part in parts if part.startswith("torch-")), "unknown")
+        return f"torch-{version}-{digest[:10]}"
+    return None
+
+
+def filled_launch_place(host: Host, environ: Mapping[str, str], site: Sequence[str], abi: str) -> Place | None:
+    """`launch`'s private cache where it holds anything; the folder alone is made before its first run compiles."""
+    path = launch_place(host, environ, site, abi)
+    try:
+        return Place("inductor", path, "envguard launch") if path is not None and host.listing(path) else None
+    except (FileNotFoundError, NotADirectoryError, NotRecorded):
+        return None  # a bundle in which nobody asked for it is of a machine that had none, or of an older envguard
+    except OSError:
+        return Place("inductor", str(path), "envguard launch")  # its reader says why it cannot be seen
 
 
 def _named(environ: Mapping[str, str], machine: Machine) -> list[Place]:
     home = environ.get("HOME") or machine.home
-    if environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        path = _absolute(environ["TORCHINDUCTOR_CACHE_DIR"], machine.cwd, machine)
-        places = [Place("inductor", path, "TORCHINDUCTOR_CACHE_DIR")]
+    if environ.get(INDUCTOR_CACHE):
+        path = _absolute(environ[INDUCTOR_CACHE], machine.cwd, machine)
+        places = [Place("inductor", path, INDUCTOR_CACHE)]
     else:
         places = [Place("inductor", _default(environ, machine), "inductor's default", default=True)]
     if environ.get("TRITON_CACHE_DIR"):
