@@ -29,7 +29,7 @@ def byte_level_backend() -> tuple[tokenizers.Tokenizer, list[str]]:
 
 
 def save_model(folder: Path, kind: str, *, layers: int = 8, tied: bool = False) -> transformers.PreTrainedModel:
-    """A random ``llama`` or ``qwen3`` of 8 layers with its tokenizer, saved in ``folder``."""
+    """A random ``llama``, ``qwen3`` or ``qwen3_5`` of 8 layers with its tokenizer, saved in ``folder``."""
     backend, tokens = byte_level_backend()
     common = {
         "vocab_size": len(tokens),
@@ -47,7 +47,19 @@ def save_model(folder: Path, kind: str, *, layers: int = 8, tied: bool = False) 
         # Wide enough that the layers matter: at 0.02 every hidden state is nearly its embedding.
         "initializer_range": 0.3,
     }
-    config = transformers.Qwen3Config(**common) if kind == "qwen3" else transformers.LlamaConfig(**common)
+    configs = {
+        "llama": transformers.LlamaConfig,
+        "qwen3": transformers.Qwen3Config,
+        "qwen3_5": transformers.Qwen3_5TextConfig,
+    }
+    if kind == "qwen3_5":  # three of four layers are linear attention
+        common |= {
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+        }
+    config = configs[kind](**common)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():

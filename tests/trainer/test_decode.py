@@ -28,12 +28,12 @@ LAYOUTS: dict[str, ModelConfig] = {
 }
 
 
-@pytest.fixture(scope="module", params=["random", "hf"])
+@pytest.fixture(scope="module", params=["random", "qwen3", "qwen3_5"])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DecodableTarget:
     if request.param == "random":
         return open_target(TargetConfig(kind="random", shape="tiny", seed=3), CPU, torch.float32, 5)
     folder = tmp_path_factory.mktemp("model")
-    save_model(folder, "qwen3")
+    save_model(folder, request.param)
     return open_target(TargetConfig(kind="hf", path=str(folder)), CPU, torch.float32, 5)
 
 

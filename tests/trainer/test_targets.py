@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -50,14 +51,15 @@ def pack(documents: list[list[int]], padding: int = 0) -> PackedBatch:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
-    for kind in ("llama", "qwen3"):
+    for kind in ("llama", "qwen3", "qwen3_5"):
         save_model(root / kind, kind)
     model = transformers.AutoModelForCausalLM.from_pretrained(root / "llama")
     save_gguf(root / "small.gguf", model)
-    return {"root": root, "llama": root / "llama", "qwen3": root / "qwen3", "gguf": root / "small.gguf"}
+    kinds = {kind: root / kind for kind in ("llama", "qwen3", "qwen3_5")}
+    return {"root": root, **kinds, "gguf": root / "small.gguf"}
 
 
-@pytest.fixture(params=["llama", "qwen3", "gguf", "random"])
+@pytest.fixture(params=["llama", "qwen3", "qwen3_5", "gguf", "random"])
 def target(request: pytest.FixtureRequest, folders: dict[str, Path]) -> DecodableTarget:
     match request.param:
         case "gguf":
@@ -86,7 +88,7 @@ def test_a_neighbour_changes_nothing_and_positions_restart(target: DecodableTarg
     close(twice[:n], other[:n])
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "qwen3_5"])
 def test_taps_are_the_states_after_the_named_layers(folders: dict[str, Path], kind: str) -> None:
     target = open_target(TargetConfig(kind="hf", path=str(folders[kind])), CPU, torch.float32, 5)
     model = transformers.AutoModelForCausalLM.from_pretrained(folders[kind])
@@ -133,6 +135,37 @@ def test_a_cached_sequence_equals_a_whole_one_after_truncation(target: Decodable
     close(tail.hidden, whole.hidden[3:])
     close(tail.taps, whole.taps[3:])
     close(whole.taps, target.features(pack([DOCUMENTS[2]])).taps)
+
+
+def test_a_cached_sequence_equals_a_whole_one_after_a_part_of_a_block(target: DecodableTarget) -> None:
+    """As verification leaves it: the first tokens of the last block stay."""
+    whole = target.session(16).extend(DOCUMENTS[2])
+    session = target.session(16)
+    session.extend(DOCUMENTS[2][:2])
+    session.extend([*DOCUMENTS[2][2:4], 1, 2])
+    session.truncate(4)
+    session.extend([*DOCUMENTS[2][4:5], 3])
+    session.truncate(5)
+    tail = session.extend(DOCUMENTS[2][5:])
+    close(tail.hidden, whole.hidden[5:])
+    close(tail.taps, whole.taps[5:])
+
+
+def test_a_transformers_that_forgets_linear_states_is_refused(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As versions did that began linear attention anew wherever several tokens came at once."""
+    target = open_target(TargetConfig(kind="hf", path=str(folders["qwen3_5"])), CPU, torch.float32, 5)
+    run = target.run_cached  # type: ignore[attr-defined]
+
+    def forgets(cache: Any, **inputs: torch.Tensor) -> Any:
+        fresh = transformers.DynamicCache(config=target.decoder.config)  # type: ignore[attr-defined]
+        anew = cache.get_seq_length() > 0 and inputs["input_ids"].shape[1] > 1
+        return run(fresh if anew else cache, **inputs)
+
+    monkeypatch.setattr(target, "run_cached", forgets)
+    with pytest.raises(ConfigError, match="does not continue linear attention"):
+        target.session(16)
 
 
 def test_texts_written_in_step_equal_texts_written_alone(target: DecodableTarget) -> None:

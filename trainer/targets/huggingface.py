@@ -161,6 +161,22 @@ class HuggingFaceTarget:
         name = "cache" if "cache" in parameters else "past_key_values"
         return self.decoder(**inputs, **{name: cache}, use_cache=True)
 
+    @cached_property
+    @torch.no_grad()
+    def continues_blocks(self) -> bool:
+        """Whether a cache is continued by several tokens at once as by one at a time: older versions of transformers
+        began linear attention anew."""
+        from transformers import DynamicCache
+
+        tokens = torch.arange(1, 13, device=self.device)[None] % self.vocab_size
+        outputs = []
+        for parts in ([6, 6], [6, 1, 1, 1, 1, 1, 1]):
+            cache = DynamicCache(config=self.decoder.config)
+            pieces = [self.run_cached(cache, input_ids=piece) for piece in torch.split(tokens, parts, dim=1)]
+            outputs.append(torch.cat([piece.last_hidden_state for piece in pieces[1:]], dim=1).float())
+        distance = torch.linalg.vector_norm(outputs[0] - outputs[1]) / torch.linalg.vector_norm(outputs[1])
+        return float(distance) < 0.1  # bf16 differs by hundredths, a lost state by more than half
+
     def embedding(self) -> Tensor:
         weight = self.model.get_input_embeddings().weight
         assert isinstance(weight, Tensor)
@@ -210,20 +226,31 @@ class HuggingFaceTarget:
 
 
 class HuggingFaceSession:
-    """One sequence; the cache keeps whole layers also where the model slides, so that it can be cut."""
+    """One sequence. Layers that slide keep a whole cache, so that it can be cut.
+
+    Linear attention's state cannot be cut: the cache of before the last extension is kept then, and what
+    remains of that extension is read again.
+    """
 
     def __init__(self, target: HuggingFaceTarget) -> None:
         from transformers import DynamicCache
 
         kinds = set(getattr(target.decoder.config, "layer_types", None) or ())
-        if not kinds <= {"full_attention", "sliding_attention"}:
-            raise ConfigError(f"{target.name} has layers of kind {sorted(kinds)}: their cache cannot be cut back")
+        self._cuts = kinds <= {"full_attention", "sliding_attention"}
+        if not self._cuts and not target.continues_blocks:
+            raise ConfigError(
+                f"{target.name}: this version of transformers does not continue linear attention by several tokens "
+                "at once; upgrade it (5.24 does)"
+            )
         self._target = target
-        self._cache = DynamicCache()
+        self._cache = DynamicCache() if self._cuts else DynamicCache(config=target.decoder.config)
+        self._before: tuple[int, Any, list[int]] = (0, None, [])
         self.length = 0
 
     @torch.no_grad()
     def extend(self, tokens: Sequence[int]) -> Extension:
+        if not self._cuts:
+            self._before = (self.length, copy.deepcopy(self._cache), list(tokens))
         row = torch.tensor([list(tokens)], device=self._target.device)
         with self._target.tapped() as seen:
             output = self._target.run_cached(self._cache, input_ids=row)
@@ -233,9 +260,20 @@ class HuggingFaceSession:
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate {self.length} tokens to {length}")
-        if length < self.length:
+        if length == self.length:
+            return
+        if self._cuts:
             self._cache.crop(length - self.length)  # a negative count: tokens to remove
-        self.length = length
+            self.length = length
+            return
+        begun, cache, tokens = self._before
+        if length < begun:
+            raise ValueError(
+                f"cannot truncate {self.length} tokens to {length}: linear attention goes back to {begun}"
+            )
+        self.length, self._cache = begun, cache
+        if length > begun:
+            self.extend(tokens[: length - begun])
 
 
 class HuggingFaceBatchSession:
