@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def keep_builds(session: Session, taken: Fingerprint, screen: Screen) -> None:
-    """Puts the installed builds and the compile cache into the vault. Raises `InputError`."""
+    """Puts the installed builds and the compile caches into the vault. Raises `InputError`."""
     from envguard.acquire.packages.environment import locate
     from envguard.acquire.seam.host import LiveHost
     from envguard.report.restore import progress_bar

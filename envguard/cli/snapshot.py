@@ -42,7 +42,7 @@ def snapshot(
         typer.Option("--probe", help="Import torch once in the environment's own interpreter, for run-time facts."),
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the installed builds and the compile cache in the vault.")
+        bool, typer.Option("--keep", help="Keep the installed builds and the compile caches in the vault.")
     ] = False,
     lock: Annotated[
         str | None, typer.Option("--lock", metavar="FILE", help="Write a lock of the installed builds (pylock.toml).")

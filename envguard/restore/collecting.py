@@ -85,7 +85,7 @@ def entry_of(manifest: Manifest, needs: Needs) -> VaultEntry:
         )
     return VaultEntry(
         kind="compile_cache",
-        name=f"{manifest.cache} of torch {manifest.torch or '?'}",
+        name=f"{manifest.cache} of torch {manifest.torch or '?'}, {manifest.path}",
         build=manifest.digest,
         bytes=size,
         stored=manifest.stored,

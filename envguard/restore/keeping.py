@@ -1,4 +1,4 @@
-"""`snapshot --keep`: the installed builds and the compile cache, put into the vault while they are still here."""
+"""`snapshot --keep`: the installed builds and the compile caches, put into the vault while they are still here."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from envguard.acquire.packages.uv_cache import cache_directories, read_caches
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.cache_places import Place
 from envguard.acquire.torch.cache_stamp import is_passing
+from envguard.fingerprint.units import size as in_units
 from envguard.model.fingerprint import CompileCache, Fingerprint
 from envguard.project import Project
 from envguard.restore.archive import Folder, RecordUnusable
 from envguard.restore.candidate import Candidate, from_caches
-from envguard.restore.compile_cache import in_use
 from envguard.restore.footprint import Incoming
 from envguard.restore.opening import opened
 from envguard.restore.progress import Progress
@@ -45,12 +45,21 @@ def keep_live(host: Host, project: Project, env: Environment, taken: Fingerprint
     vault = Vault(project.state)
     caches = read_caches(host, cache_directories(host, env, project.config))
     kept = keep_packages(vault, read_distributions(host, env), taken, from_caches(caches), progress)
-    seen = {cache.path: cache for cache in taken.compile_cache or ()}
-    for place in in_use(host, project):
-        if place.path in seen and seen[place.path].verdict != "EMPTY":
-            torch = taken.torch.version if taken.torch is not None else None
-            kept.caches.append(keep_cache(vault, host, place, seen[place.path], torch))
+    kept.caches += keep_caches(vault, host, taken)
     return kept
+
+
+def keep_caches(vault: Vault, host: Host, taken: Fingerprint) -> list[str]:
+    """Stores every compile cache that the fingerprint saw something in, each under its own path, and one that two
+    paths lead to once; in words what was done. Raises OSError."""
+    torch = taken.torch.version if taken.torch is not None else None
+    says, kept = [], set[str]()
+    for cache in taken.compile_cache or ():
+        if cache.verdict == "EMPTY" or (real := host.realpath(cache.path)) in kept:
+            continue
+        kept.add(real)
+        says.append(keep_cache(vault, host, Place(cache.kind, cache.path, "fingerprint"), cache, torch))
+    return says
 
 
 def keep_packages(
@@ -232,4 +241,4 @@ def keep_cache(vault: Vault, host: Host, place: Place, seen: CompileCache, torch
             )
         )
     size = sum(item.size for item in items)
-    return f"kept the {place.kind} cache {place.path}: {len(items)} files, {size >> 20} MiB"
+    return f"kept the {place.kind} cache {place.path}: {len(items)} files, {in_units(size)}"

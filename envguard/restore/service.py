@@ -29,6 +29,7 @@ from envguard.project import Project
 from envguard.restore import apply, looking, staging, transaction
 from envguard.restore.apply import Outcome
 from envguard.restore.byhand import said_for_hand
+from envguard.restore.cache_targets import Named
 from envguard.restore.candidate import Candidate
 from envguard.restore.compile_cache import COLD, Brought, bring_back, nothing_to_judge
 from envguard.restore.fetching import FetchFailed, fetch, index_urls
@@ -242,13 +243,15 @@ def carry_out(request: Request, plan: Plan, progress: Progress | None = None) ->
 def bring_caches_back(
     request: Request, progress: Progress | None = None, dry_run: bool = False
 ) -> tuple[Brought, ...]:
-    """The compile caches of the restored build, filled where a kept one fits; one that cannot be written is said.
+    """The compile caches of the restored build, those that the stamp names and those in use, filled where a kept one
+    fits; one that cannot be written is said.
 
     Before the restore (`dry_run`) only the stamp knows the tag that the restored torch will have.
     """
+    reference = Named(request.target.reference, request.target.fingerprint, request.live.gpus)
     if dry_run:
         build = _build_to_come(request)
-    elif nothing_to_judge(request.host, request.project):
+    elif nothing_to_judge(request.host, request.project, reference):
         # The tag costs a reading of torch's sources, and there is no cache that it could fit.
         build = Build(None, "no compile cache is here") if _has_torch(request) else None
     else:
@@ -256,7 +259,7 @@ def bring_caches_back(
     if build is None:
         return ()
     try:
-        return tuple(bring_back(request.host, request.project, build, progress or Silent(), dry_run))
+        return tuple(bring_back(request.host, request.project, build, reference, progress or Silent(), dry_run))
     except OSError as error:
         where = error.filename or "the compile cache"
         return (Brought(str(where), f"{where} could not be filled: {error.strerror or error}. So {COLD}"),)

@@ -2,7 +2,7 @@
 
     <state>/vault/files/<2>/<sha256>     the bytes of a file, read-only
                  /wheels/<build>.json    which files make up a wheel, under which names
-                 /caches/<digest>.json   which files make up a compile cache
+                 /caches/<digest>-<8>.json   which files make up a compile cache, and at which path it lay
 
 A manifest is written last and atomically: a file that no manifest names yet is only taking up room, and `gc` sweeps
 it. A copy is a reflink where the file system has them, never a hard link.
@@ -231,7 +231,9 @@ class Vault:
         if isinstance(manifest, WheelManifest):
             path = self.root / "wheels" / f"{manifest.build}.json"
         else:
-            path = self.root / "caches" / f"{manifest.digest}.json"
+            # Two caches may hold the same, and each has to come back to its own path.
+            lay = hashlib.sha256(manifest.path.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+            path = self.root / "caches" / f"{manifest.digest}-{lay}.json"
         write_atomically(path, msgspec.json.encode(manifest))
         return path
 

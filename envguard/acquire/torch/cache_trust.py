@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from envguard.acquire.seam.host import Host, Stat
+from envguard.acquire.section import reason
 
 STICKY = 0o1000
 
@@ -26,6 +27,25 @@ class Trust:
         if parent is not None and self._writable(parent) and not parent.mode & STICKY:
             return f"{above} lets others replace it (mode {parent.mode:o})"
         return self.of(stat, path)
+
+    def of_new(self, path: str) -> str | None:
+        """Why a folder that would be made at `path`, which is not there, could not be trusted, or None."""
+        above = posixpath.dirname(path)
+        while True:
+            try:
+                stat = self.host.stat_target(above)
+                break
+            except FileNotFoundError:
+                above = posixpath.dirname(above)
+            except OSError as error:
+                return f"{above} cannot be seen: {reason(error)}"
+        if not stat.is_directory:
+            return f"{above} is no folder"
+        if stat.uid not in (self.uid, 0):
+            return f"{above} belongs to another user (uid {stat.uid})"
+        if self._writable(stat) and not stat.mode & STICKY:
+            return f"{above} can be written by others (mode {stat.mode:o})"
+        return None
 
     def of(self, stat: Stat, path: str) -> str | None:
         """Why what `stat` describes cannot be trusted, or None."""
