@@ -13,6 +13,7 @@ from envguard.model.event import SINCE, Event, TimelineReport
 from envguard.model.evidence import Unknown
 from envguard.timeline import code_events, log_events, run_findings, system_events
 from envguard.timeline import findings as finding
+from envguard.timeline.cache_clearings import clearing_events
 from envguard.timeline.clock import FUTURE_S, weigh
 from envguard.timeline.events import checkpoint_events, checkpoint_view, stale_events
 from envguard.timeline.happening import end_of, in_order, start_of
@@ -102,6 +103,7 @@ def _other_events(survey: Survey) -> Iterable[Event]:
     yield from system_events.boot_events(survey.boots)
     yield from system_events.package_events(survey.apt, survey.dpkg)
     yield from system_events.cache_events(survey.compile_caches)
+    yield from clearing_events(survey.stamps, survey.compile_caches, survey.machine)
     yield from system_events.own_events(survey.journal, survey.runs)
     yield from system_events.command_events(survey.commands, survey.compile_caches)
 

@@ -40,7 +40,7 @@ class CacheTimes:
     stamp: CacheStamp | None = None
     """What a restore put into it, where one did."""
     parent_changed_ns: int | None = None
-    """mtime of the folder that would hold it, where it does not exist: no later removal can have happened."""
+    """mtime of the nearest folder that would hold it, where it does not exist: no later removal can have happened."""
 
 
 def read_cache_times(host: Host, places: Iterable[Place], unknown: list[Unknown]) -> tuple[CacheTimes, ...]:
@@ -50,13 +50,25 @@ def read_cache_times(host: Host, places: Iterable[Place], unknown: list[Unknown]
         try:
             found.append(_times(host, place, unknown))
         except (FileNotFoundError, NotADirectoryError):
-            parent = host.find(place.path.rpartition("/")[0])
-            found.append(
-                CacheTimes(place.path, place.kind, False, parent_changed_ns=parent.mtime_ns if parent else None)
-            )
+            changed = _above_changed_ns(host, place.path)
+            found.append(CacheTimes(place.path, place.kind, False, parent_changed_ns=changed))
         except OSError as error:
             unknown.append(Unknown(f"compile cache {place.path}", error.strerror or str(error)))
     return tuple(found)
+
+
+def _above_changed_ns(host: Host, path: str) -> int | None:
+    """mtime of the nearest folder above that is there; None where it cannot be seen."""
+    above = path
+    while above not in ("", "/"):
+        above = above.rpartition("/")[0] or "/"
+        try:
+            found = host.find(above)
+        except OSError:
+            return None
+        if found is not None:
+            return found.mtime_ns
+    return None
 
 
 def _times(host: Host, place: Place, unknown: list[Unknown]) -> CacheTimes:
