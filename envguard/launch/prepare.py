@@ -119,7 +119,7 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         bundled=bundled,
         environ=request.environ,
         compile_cache=cache,
-        seed=None if filled else seed.seed_of(live),
+        seed=None if filled else seed.seed_of(live, known),
         on_drift=on_drift,
         stdout_to_stderr=request.json,
         records_baseline=reference is None,

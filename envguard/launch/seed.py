@@ -1,6 +1,7 @@
-"""A private compile cache that begins warm: what lies in inductor's default place is taken along once.
+"""A private compile cache that begins warm: that of the run which goes on is taken along once, else what lies in
+inductor's default place.
 
-Going from `/tmp/torchinductor_<user>` to a private folder would otherwise cost a run its warm cache on the first
+Going from there to a private folder would otherwise cost a run its warm cache on the first
 launch. Copying the directory is what keeps entries (measured; `load_cache_artifacts` loses compiled objects).
 """
 
@@ -23,12 +24,15 @@ def is_filled(folder: Path) -> bool:
         return False
 
 
-def seed_of(live: Fingerprint) -> Path | None:
-    """The cache whose entries this build can use, as judged by the fingerprint: never one open to others."""
-    for cache in live.compile_cache or ():
-        if cache.kind == "inductor" and cache.verdict in ("VALID", "MIXED"):
-            return Path(cache.path)
-    return None
+def seed_of(live: Fingerprint, reference: Fingerprint | None) -> Path | None:
+    """The cache whose entries this build can use, as judged by the fingerprint: never one open to others. One that
+    the reference names is that of the run which goes on, and goes before any other."""
+    told = reference.compile_cache if reference is not None else None
+    named = {cache.path for cache in told or () if cache.verdict != "EMPTY"}
+    caches = [cache for cache in live.compile_cache or () if cache.kind == "inductor"]
+    fit = [cache for cache in caches if cache.verdict in ("VALID", "MIXED")]
+    fit.sort(key=lambda cache: cache.path not in named)
+    return Path(fit[0].path) if fit else None
 
 
 def take_along(source: Path, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import shlex
@@ -549,10 +550,13 @@ def test_the_private_cache_begins_with_what_the_reference_names(room: Stage) -> 
     checkpoint.mkdir()
     (checkpoint / "model.bin").write_bytes(b"x")
     write_cache(cache, tag_of(room))
+    write_cache(room.tmp / f"torchinductor_{getpass.getuser()}", tag_of(room), "of another model")
     own = {**NO_GPUS, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
     assert room.envguard("snapshot", "--into", "checkpoints/step_10", extra=own).returncode == 0
     private = Path(launch(room, "--", "sh", "-c", "echo $TORCHINDUCTOR_CACHE_DIR").stdout.strip())
-    assert (private / "fxgraph").is_dir()
+    entries, taken_along = ({path.name for path in root.glob("fxgraph/*/*/*")} for root in (cache, private))
+    assert entries == taken_along
+    shutil.rmtree(room.tmp / f"torchinductor_{getpass.getuser()}")
     # From then on it is a cache of this environment: whoever looks from a shell sees it, and misses it.
     taken = json.loads(room.envguard("snapshot", "--json", extra=NO_GPUS).stdout)["compile_cache"]
     assert {each["path"]: each["verdict"] for each in taken if each["verdict"] != "EMPTY"} == {
