@@ -225,7 +225,7 @@ RULES: tuple[Rule, ...] = (
          "entries of several torch builds lie together; only this build's are used"),
     Rule("compile_cache", "added|warmed|grown|changed", "*", "info", "performance", "runs add entries"),
     Rule("compile_cache", "moved", "*", "info", "performance",
-         "another build's entries lie where they were, and this build has a warm cache elsewhere"),
+         "what lies there is untouched and fits another build or GPU, and this build has a warm cache elsewhere"),
     Rule("compile_cache", "elsewhere", "*", "info", "performance", "a cache that the other side does not name"),
     Rule("compile_cache", "unseen", "*", "info", "performance", "nobody looked there on the other side"),
     Rule("compile_cache", "problem:*", "*", "warn", "performance", "{detail}"),

@@ -23,6 +23,7 @@ from envguard.acquire.torch.cache_stamp import CacheStamp, is_passing, stamp_of
 from envguard.acquire.torch.compile_cache import Build, read_cache
 from envguard.fingerprint.units import size as in_units
 from envguard.model import plain
+from envguard.model.evidence import Unknown
 from envguard.project import Project
 from envguard.restore.cache_targets import Named, Target, in_use, targets, warm_caches
 from envguard.restore.copying import copy_file
@@ -59,11 +60,12 @@ class Source:
     folder: str | None = None
 
 
-def saved_copies(host: Host, project: Project) -> tuple[Place, ...]:
-    """Copies that somebody made by hand, named by `compile_caches` in the configuration."""
+def saved_copies(host: Host, project: Project, unknown: list[Unknown] | None = None) -> tuple[Place, ...]:
+    """Copies that somebody made by hand, named by `compile_caches` in the configuration; where a pattern leads to a
+    folder that cannot be listed goes into `unknown`."""
     base = str(project.root or project.start)
     used = {place.path for place in in_use(host, project)}
-    found = cache_places(host, project.config.compile_caches, (), base)
+    found = cache_places(host, project.config.compile_caches, (), base, unknown)
     return tuple(place for place in found if place.how == "configuration" and place.path not in used)
 
 
@@ -149,7 +151,10 @@ def _source(host: Host, project: Project, target: Target, build: Build) -> tuple
         return Source(f"the vault (stored {kept.stored}{lay})", kept.files), reasons
     if target.seen.verdict == "VALID":
         return None, reasons
-    for copy in saved_copies(host, project):
+    unseen: list[Unknown] = []
+    copies = saved_copies(host, project, unseen)
+    reasons += [f"{item.what.removeprefix('compile_cache ')} could not be listed ({item.why})" for item in unseen]
+    for copy in copies:
         if copy.kind != target.place.kind or copy.path == target.place.path:
             continue
         judged = read_cache(host, copy, build, {}, Notes())

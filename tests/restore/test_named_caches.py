@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Notes
 from envguard.acquire.torch.cache_places import Place
 from envguard.acquire.torch.compile_cache import Build, read_cache
+from envguard.config import Config
 from envguard.demo.stage import Stage
 from envguard.model.fingerprint import CompileCache
 from envguard.restore import service
@@ -23,7 +25,7 @@ from envguard.restore.vault import CacheManifest, Vault
 from envguard.restore.wanted import Target, from_fingerprint
 from envguard.state import journal
 from tests.caches import stamp_as_trainer, tag_of, write_cache
-from tests.permissions import envguard_held_to_modes
+from tests.permissions import envguard_held_to_modes, held_host, unreadable
 from tests.restore.conftest import Swapped, tree
 
 
@@ -273,3 +275,17 @@ def test_a_path_that_this_user_cannot_make_is_said(torch_stage: Stage, cleared: 
     assert f"where nothing is put: {cleared.parent} cannot be written" in note
     assert f"the inductor cache {torch_stage.tmp}/torchinductor_" in used
     assert f"which lay in {cleared}" in used
+
+
+def test_a_copy_that_a_pattern_names_is_used_and_a_folder_that_cannot_be_listed_is_said(
+    swapped: Swapped, shell: Path, run: Path, tag: str
+) -> None:
+    write_cache(run, tag)
+    config = Config(compile_caches=(".cache/trainer/inductor/*",))
+    (brought,) = service.bring_caches_back(swapped.request(config=config))
+    assert f"the inductor cache {shell} was filled from {run}: 4 files" in brought.says
+    shutil.rmtree(shell)
+    with unreadable(run.parent), held_host() as host:
+        request = swapped.request(config=config)
+        (brought,) = service.bring_caches_back(replace(request, host=host))
+    assert f"not brought back: {run.parent}/* could not be listed (Permission denied)" in brought.says
