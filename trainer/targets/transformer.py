@@ -16,6 +16,9 @@ from torch.nn import functional
 
 from trainer.shapes import TargetShape
 
+_STEP = 64
+"""Cached tokens are attended to in multiples of it, masked past each sequence's end: shapes and buffers repeat."""
+
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, query, key, value) to the attention output, in the query's layout."""
 
@@ -158,6 +161,7 @@ class KeyValueCache:
         end = max(self.lengths) + new
         if end > self.capacity:
             raise ValueError(f"a sequence of {end} tokens in a cache of {self.capacity}")
+        end = min(self.capacity, -(-end // _STEP) * _STEP)
         device = self._store.device
         lengths = torch.tensor(self.lengths, device=device)
         position = lengths[:, None] + torch.arange(new, device=device)
