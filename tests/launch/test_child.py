@@ -42,6 +42,18 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(root)}
 
 
+@pytest.fixture(autouse=True)
+def no_signal_is_ignored() -> Iterator[None]:
+    """Whoever runs the tests under nohup, or in the background of a script, hands ignored signals down to them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)}
+    for number, handler in before.items():
+        if handler == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def supervised(*argv: str, **options: object) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
