@@ -130,8 +130,8 @@ def choose_device(config: Config) -> torch.device:
     local, visible = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     device = torch.device("cuda", local % visible)
     torch.cuda.set_device(device)
-    # cuDNN's attention, torch's first choice on Hopper from cuDNN 9.15 on, makes a plan for each new shape (tens of
-    # milliseconds), and here shapes are new all the time: caches grow, documents differ.
+    # cuDNN's attention, torch's first choice on Hopper from cuDNN 9.15 on, makes a plan for each new shape, and here
+    # shapes are new all the time: caches grow, documents differ.
     torch.backends.cuda.enable_cudnn_sdp(False)
     return device
 
