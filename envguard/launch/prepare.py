@@ -105,7 +105,8 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     expected = expect(host, request.environ, known, live, earlier, newest)
     claims, claimed = _claims(host, request, room, live, expected)
     checks = (*check_all(room, live, expected), *claimed)
-    gated = weigh(request.project, live, diff, _restorable(reference), checks, given, warn)
+    named = _as_ref(reference) if reference is not None else None
+    gated = weigh(request.project, live, diff, named, checks, given, warn)
     at = request.meet or find_rendezvous(command, request.environ)
     if at is not None:
         word = told(gated.verdict, live, (*given, *gated.standing), diff.a.id if reference is not None else None)
@@ -185,16 +186,14 @@ def _compared(request: Request, reference: Reference | None, live: Fingerprint) 
     if request.baseline and diff.exit_code() != 0:
         raise UsageError(
             f"--baseline: there is a reference already, {reference.label}, and this environment does not match it",
-            f"`envguard diff {reference.label}` says how they differ; without --baseline it is the gate's to decide",
+            f"`envguard diff {_as_ref(reference)}` says how they differ; without --baseline the gate decides",
         )
     return diff
 
 
-def _restorable(reference: Reference | None) -> str | None:
-    """The REF as `restore` takes it."""
-    if reference is None:
-        return None
-    return reference.path if reference.kind == "baseline" else reference.label
+def _as_ref(reference: Reference) -> str:
+    """What a user types to name it: a recorded baseline has no name but its file's."""
+    return reference.path or reference.label if reference.kind == "baseline" else reference.label
 
 
 def _earlier(host: Host, request: Request, warn: Warn) -> tuple[RunRecord, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -104,6 +105,11 @@ def test_another_first_start_is_refused_where_it_does_not_match(swapped: Stage) 
     done = launch(swapped, "--baseline", "--", "true")
     assert done.returncode == 2
     assert "there is a reference already" in done.stderr
+    hint = re.search(r"`envguard (diff [^`]+)`", done.stderr.replace("\n", " "))
+    assert hint is not None
+    found = swapped.envguard(*hint[1].split())  # what the hint says can be typed
+    assert found.returncode == 1
+    assert "torch" in found.stdout
 
 
 def test_without_a_reference_nothing_starts(room: Stage) -> None:
