@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.training import toml
+from benchmarks.trainer_runs import command_of, read_log, write_texts
+from trainer.acceptance import one_document
 from trainer.anchors import draw_anchors
 from trainer.attention import choose_backend, make_mask
-from trainer.batch import PackedBatch
 from trainer.compile import CACHE_VARIABLE
 from trainer.config import ModelConfig, TrainConfig, build_config
 from trainer.model import Drafter, DrafterShape
@@ -49,10 +49,7 @@ def worker(number: int, device: torch.device, start: threading.Barrier, report: 
     try:
         for round_ in range(ROUNDS):
             length = 512 if round_ < ROUNDS // 2 else 768
-            batch = PackedBatch(
-                0, 0, torch.zeros(length, dtype=torch.long), torch.arange(length),
-                torch.zeros(length, dtype=torch.int32), torch.ones(length, dtype=torch.bool), (number,),
-            )  # fmt: skip
+            batch = one_document([0] * length, supervised_from=0)
             row = draw_anchors(batch, anchors=32, block_size=16, mask_token_id=255, seed=round_).to(device)
             masks = {"full_attention": make_mask(row.layout, None, choose_backend(TrainConfig(), device))}
             taps = torch.randn(length, 5 * 32, device=device)
@@ -115,10 +112,7 @@ def try_threads(count: int, patience: float) -> str:
 
 def try_ranks(folder: Path, number: int, targets: int, drafters: int) -> dict[str, Any]:
     """One cold start of the trainer's ranks: exit code, seconds, and what each drafter's cache met."""
-    text = folder / "text.jsonl"
-    if not text.exists():
-        text.write_text("".join(json.dumps({"text": f"{n} is a number, " * 12}) + "\n" for n in range(200)))
-    directory = folder / f"run-{number}"
+    text = write_texts(folder, (f"{n} is a number, " * 12 for n in range(200)))
     config = build_config(
         {
             "model": {**HEADS, "anchors": 32},
@@ -130,23 +124,18 @@ def try_ranks(folder: Path, number: int, targets: int, drafters: int) -> dict[st
                 "max_steps": 4, "rows_per_step": drafters, "compile": True,
                 "compile_cache": str(folder / f"inductor-{number}"),
             },
-            "checkpoint": {"dir": str(directory), "stamp": False},
+            "checkpoint": {"dir": str(folder / f"run-{number}"), "stamp": False},
             "topology": {"targets": targets, "drafters": drafters},
             "log": {"display": False},
         }
     )  # fmt: skip
-    file = folder / f"run-{number}.toml"
-    file.write_text(toml(config))
-    command = [sys.executable, "-m", "trainer", "train", str(file), "--targets", str(targets)]
+    command = command_of(config, folder, ranks=True)
     environ = {name: value for name, value in os.environ.items() if name != CACHE_VARIABLE}
     began = time.perf_counter()
-    found = subprocess.run(
-        [*command, "--drafters", str(drafters)], env=environ, stderr=subprocess.PIPE, text=True, check=False
-    )
+    found = subprocess.run(command, env=environ, stderr=subprocess.PIPE, text=True, check=False)
     seconds = time.perf_counter() - began
-    log = directory / "train_log.jsonl"
-    lines = log.read_text().splitlines() if log.exists() else []
-    last = json.loads(lines[-1]) if lines else {}
+    lines = read_log(config)
+    last = lines[-1] if lines else {}
     return {
         "code": found.returncode,
         "seconds": seconds,

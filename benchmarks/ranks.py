@@ -12,14 +12,13 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.training import toml
+from benchmarks.trainer_runs import command_of, read_log, write_texts
 from trainer.config import build_config
 
 LAYOUTS = ("1+1", "2+1", "3+1", "1+2", "2+2", "1+3")
@@ -30,10 +29,7 @@ ROWS = 6
 def train(folder: Path, layout: str | None, steps: int) -> list[dict[str, Any]]:
     """The log of a run; without a layout, of one process. RuntimeError where it fails."""
     targets, _, drafters = (layout or "1+1").partition("+")
-    text = folder / "text.jsonl"
-    if not text.exists():
-        lines = [json.dumps({"text": f"{number} is a number. " * (1 + number % 13)}) for number in range(600)]
-        text.write_text("\n".join(lines) + "\n")
+    text = write_texts(folder, (f"{number} is a number. " * (1 + number % 13) for number in range(600)))
     name = layout or "alone"
     config = build_config(
         {
@@ -51,15 +47,11 @@ def train(folder: Path, layout: str | None, steps: int) -> list[dict[str, Any]]:
             "log": {"display": False},
         }
     )  # fmt: skip
-    file = folder / f"{name}.toml"
-    file.write_text(toml(config))
-    command = [sys.executable, "-m", "trainer", "train", str(file)]
-    if layout is not None:
-        command += ["--targets", targets, "--drafters", drafters]
+    command = command_of(config, folder, ranks=layout is not None)
     found = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     if found.returncode:
         raise RuntimeError(f"{name} ended with {found.returncode}: {found.stderr[-2000:]}")
-    return [json.loads(line) for line in (folder / name / "train_log.jsonl").read_text().splitlines()]
+    return read_log(config)
 
 
 def compared(log: list[dict[str, Any]], alone: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import re
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,9 +25,10 @@ from typing import Any
 import torch
 
 from benchmarks.drafter import drafter_layers, matrix_rate, timed
+from benchmarks.trainer_runs import command_of, read_log, write_texts
 from trainer.config import Config, build_config
 from trainer.runlog import JsonLines, StepRecord
-from trainer.topology import Place, choose_device
+from trainer.topology import Alone, Place, choose_device
 
 DOCUMENT = 8192
 """Longest document, in tokens: one byte is one token of a random target."""
@@ -37,12 +37,9 @@ DOCUMENT = 8192
 def config_of(folder: Path, options: argparse.Namespace, layout: tuple[int, int], run: str) -> Config:
     """A run of one row a drafter and step on made-up text; never a checkpoint."""
     targets, drafters = layout
-    text = folder / "text.jsonl"
-    if not text.exists():
-        length = min(DOCUMENT, options.context) - 8
-        rows = max(8, (options.steps + 4) * 8)
-        lines = [json.dumps({"text": (f"{number} is a number. " * length)[:length]}) for number in range(rows)]
-        text.write_text("\n".join(lines) + "\n")
+    length = min(DOCUMENT, options.context) - 8
+    rows = max(8, (options.steps + 4) * 8)
+    text = write_texts(folder, ((f"{number} is a number. " * length)[:length] for number in range(rows)))
     return build_config(
         {
             "model": {"anchors": options.anchors, **drafter_layers(options.shape)},
@@ -59,19 +56,6 @@ def config_of(folder: Path, options: argparse.Namespace, layout: tuple[int, int]
             "log": {"display": False},
         }
     )
-
-
-def toml(config: Config) -> str:
-    """The configuration as the command line reads it."""
-    lines = []
-    for section in config.__struct_fields__:
-        lines.append(f"[{section}]")
-        values = getattr(config, section)
-        for key in values.__struct_fields__:
-            value = getattr(values, key)
-            if value is not None:
-                lines.append(f"{key} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
-    return "\n".join(lines) + "\n"
 
 
 def parts(config: Config, repeats: int) -> dict[str, Any]:
@@ -95,34 +79,28 @@ def parts(config: Config, repeats: int) -> dict[str, Any]:
         optimizer.collect()
 
     train()
-    optimizer.step(0, 1.0, lambda gradient: None)
+    optimizer.step(0, 1.0, Alone().sum)
     device = place.device
     target = timed(device, lambda: source._target.features(batch), repeats)
     drafter = timed(device, train, repeats)
-    step = timed(device, lambda: optimizer.step(0, 1.0, lambda gradient: None), repeats)
+    step = timed(device, lambda: optimizer.step(0, 1.0, Alone().sum), repeats)
     torch.compiler.set_stance("default")
     return {"target_s": target, "drafter_s": drafter, "optimizer_s": step, "warm_up_s": warm}
 
 
-def whole(config: Config, folder: Path, steps: int) -> dict[str, Any]:
+def whole(config: Config, folder: Path, steps: int, *, ranks: bool) -> dict[str, Any]:
     """What the log of a real run says, its first steps left out; the run is killed after `steps`."""
     directory = Path(config.checkpoint.dir)
-    file = folder / f"{directory.name}.toml"
-    file.write_text(toml(config))
-    command = [sys.executable, "-m", "trainer", "train", str(file)]
-    if config.topology.targets + config.topology.drafters > 2 or "+" in directory.name:
-        command += ["--targets", str(config.topology.targets), "--drafters", str(config.topology.drafters)]
+    command = command_of(config, folder, ranks=ranks)
     began = time.perf_counter()
     process = subprocess.Popen(command, stderr=(folder / f"{directory.name}.err").open("w"))
-    log = directory / config.log.jsonl
     lines: list[dict[str, Any]] = []
     first = None
     while len(lines) < steps and process.poll() is None:
         time.sleep(0.05)
-        if log.exists():
-            lines = [json.loads(line) for line in log.read_bytes().split(b"\n")[:-1]]
-            if lines and first is None:
-                first = time.perf_counter() - began
+        lines = read_log(config)
+        if lines and first is None:
+            first = time.perf_counter() - began
     if len(lines) < steps:
         tail = (folder / f"{directory.name}.err").read_text()[-2000:]
         raise RuntimeError(f"the run ended with {process.wait()} after {len(lines)} steps: {tail}")
@@ -207,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
             targets, _, drafters = name.partition("+")
             layout = (int(targets), int(drafters)) if drafters else (0, 0)
             config = config_of(folder, options, layout if drafters else (1, 1), name)
-            runs[name] = (layout, whole(config, folder, options.steps))
+            runs[name] = (layout, whole(config, folder, options.steps, ranks=bool(drafters)))
         # Last, since this process keeps its memory on the device until it ends.
         found = None if options.no_parts else parts(config_of(folder, options, (1, 1), "parts"), 10)
     results |= {"parts": found, "runs": {name: run for name, (_, run) in runs.items()}}

@@ -32,6 +32,11 @@ def seconds(text: str) -> float:
     return moment.timestamp()
 
 
+def nanoseconds(text: str) -> int:
+    """The same in nanoseconds, cut to the millisecond that `iso` writes. Raises ValueError."""
+    return int(seconds(text) * 1000) * (NS // 1000)
+
+
 def now() -> str:
     """This moment, to the millisecond."""
     return iso(_time.time())

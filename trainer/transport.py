@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 import torch.distributed as dist
@@ -114,6 +114,13 @@ def finish(taps: Tensor) -> None:
         taps.record_stream(torch.cuda.default_stream(taps.device))
 
 
+def raise_as_ours(error: BaseException, doing: str) -> NoReturn:
+    """Raises what a thread met as a TrainerError, one that is none with what the thread was doing."""
+    if isinstance(error, TrainerError):
+        raise error
+    raise TrainerError(f"{doing}: {error}") from error
+
+
 class RemoteSource:
     """A drafter's rows, from all targets in turn, received ahead by a thread."""
 
@@ -184,10 +191,8 @@ class RemoteSource:
         """Waits for the next row."""
         began = time.perf_counter()
         item = self._ready.get()
-        if isinstance(item, TrainerError):
-            raise item
         if isinstance(item, BaseException):
-            raise TrainerError(f"receiving hidden states: {item}") from item
+            raise_as_ours(item, "receiving hidden states")
         item.wait = time.perf_counter() - began
         return item
 
@@ -257,7 +262,5 @@ class Sender:
         self._check()
 
     def _check(self) -> None:
-        if isinstance(self._error, TrainerError):
-            raise self._error
         if self._error is not None:
-            raise TrainerError(f"sending hidden states: {self._error}") from self._error
+            raise_as_ours(self._error, "sending hidden states")

@@ -17,6 +17,7 @@ from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import CompileCache, Fingerprint
 
 Pair = tuple[CompileCache | None, CompileCache | None]
+_BAD = {"UNSAFE": "unsafe", "FOREIGN": "foreign", "MIXED": "mixed"}
 
 
 def cache_changes(a: Fingerprint, b: Fingerprint) -> Differences:
@@ -26,16 +27,27 @@ def cache_changes(a: Fingerprint, b: Fingerprint) -> Differences:
             yield not_recorded("compile_cache", a.compile_cache is None)
         return
     here = _on_one_machine(a, b)
-    named: set[str] = set()
-    for old, new in _pairs(a.compile_cache, b.compile_cache):
-        of = new or old
-        assert of is not None
-        # `inductor`, `triton`; a second one of a kind is named with its path.
-        subject = of.kind if of.kind not in named else f"{of.kind} {of.path}"
-        named.add(of.kind)
+    pairs = _pairs(a.compile_cache, b.compile_cache)
+    for subject, (old, new) in zip(subjects(_either(pair) for pair in pairs), pairs, strict=True):
         change = _cache_change(subject, old, new, a.compile_cache, b.compile_cache, here)
         if change is not None:
             yield change
+
+
+def subjects(caches: Iterable[CompileCache]) -> list[str]:
+    """How each is named beside the others: `inductor`, `triton`; a second one of a kind with its path."""
+    named: list[str] = []
+    for cache in caches:
+        named.append(cache.kind if cache.kind not in named else f"{cache.kind} {cache.path}")
+    return named
+
+
+def _either(pair: Pair) -> CompileCache:
+    old, new = pair
+    if new is not None:
+        return new
+    assert old is not None, "a pair of no caches"
+    return old
 
 
 def _on_one_machine(a: Fingerprint, b: Fingerprint) -> bool:
@@ -58,10 +70,7 @@ def _pairs(old: tuple[CompileCache, ...], new: tuple[CompileCache, ...]) -> list
             of[key] = by_path.pop(left)
     pairs: list[Pair] = [(cache, of.get((cache.kind, cache.path))) for cache in old]
     pairs += [(None, cache) for cache in by_path.values()]
-    return sorted(pairs, key=lambda pair: (pair[1] or pair[0] or _NOBODY).kind)
-
-
-_NOBODY = CompileCache(kind="inductor", path="", verdict="EMPTY", entries=None, bytes=None, writers={})
+    return sorted(pairs, key=lambda pair: _either(pair).kind)
 
 
 def _cache_change(
@@ -107,9 +116,9 @@ def _change_of(old: CompileCache | None, new: CompileCache) -> str | None:
     if new.verdict == "EMPTY":
         return "cleared" if had else None
     if old is None or not had:
-        return {"UNSAFE": "unsafe", "FOREIGN": "foreign", "MIXED": "mixed"}.get(new.verdict, "warmed")
+        return _BAD.get(new.verdict, "warmed")
     if new.verdict != old.verdict:
-        return {"UNSAFE": "unsafe", "FOREIGN": "foreign", "MIXED": "mixed"}.get(new.verdict, "changed")
+        return _BAD.get(new.verdict, "changed")
     if new.bytes is not None and old.bytes is not None and new.bytes * 2 < old.bytes:
         return "shrunk"
     # A stamp does not hash a large cache inside a training process: then counts and sizes speak alone.

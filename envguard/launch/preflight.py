@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envguard.acquire.machine.headroom import Disk, GpuNow, Headroom, visible
+from envguard.fingerprint.cache_changes import subjects
 from envguard.fingerprint.units import size
 from envguard.model.action import Check
 from envguard.model.drift import Facet
@@ -272,11 +273,9 @@ def _open_files(limits: tuple[int | None, int | None] | None, with_gpus: bool) -
 
 def _compile_cache(live: Fingerprint, cold_start_s: float | None) -> Iterator[Check]:
     took = f"the last cold start took {cold_start_s:.0f} s" if cold_start_s is not None else "no cold start on record"
-    named: set[str] = set()
-    for cache in live.compile_cache or ():
-        # As in a comparison: a second one of a kind is named with its path.
-        name = f"compile cache {cache.kind}" + (f" {cache.path}" if cache.kind in named else "")
-        named.add(cache.kind)
+    caches = live.compile_cache or ()
+    for subject, cache in zip(subjects(caches), caches, strict=True):
+        name = f"compile cache {subject}"
         where = f"{cache.path}: {cache.entries or 0} entries, {size(cache.bytes) or 'nothing'}"
         if cache.verdict == "UNSAFE":
             yield _check(name, False, cache.why or f"{cache.path} is open to others", "compile_cache")

@@ -92,8 +92,7 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     # The reference first: where it had its compile caches is where the live side looks, too.
     places = request.places(functools.cache(lambda: take_for_child(host, request, env, None, (), warn)))
     reference = _reference(request, places)
-    witnesses = (reference.fingerprint,) if reference is not None and reference.fingerprint is not None else ()
-    live = take_for_child(host, request, env, cache if filled else None, witnesses, warn)
+    live = take_for_child(host, request, env, cache if filled else None, _witnesses(reference), warn)
     bundled = None if own else _bundled(host, request, env, reference)
     command = own or (bundled.command if bundled is not None else ())
     child.find_command(command, request.environ)
@@ -191,6 +190,11 @@ def _compared(request: Request, reference: Reference | None, live: Fingerprint) 
     return diff
 
 
+def _witnesses(reference: Reference | None) -> tuple[Fingerprint, ...]:
+    """What tells where compile caches were: the reference, where it has a fingerprint."""
+    return () if reference is None or reference.fingerprint is None else (reference.fingerprint,)
+
+
 def _as_ref(reference: Reference) -> str:
     """What a user types to name it: a recorded baseline has no name but its file's."""
     return reference.path or reference.label if reference.kind == "baseline" else reference.label
@@ -249,8 +253,7 @@ def _sight(
         return Guard(host, places, logs, config.log_fields, zone, meter)
 
     def regrade() -> DiffReport:
-        known = reference.fingerprint if reference is not None else None
-        now = take_for_child(host, request, env, cache, (known,) if known is not None else (), warn)
+        now = take_for_child(host, request, env, cache, _witnesses(reference), warn)
         return compare(live, now, config.policy, "the start", "now")
 
     return Sight(host, lambda: watched_of(host, project, env, live, cache), guard, regrade, config.refuse)

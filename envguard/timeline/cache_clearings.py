@@ -52,7 +52,7 @@ def _last_seen(stamps: Iterable[Stamp], machine: Machine) -> dict[str, Last]:
         if not stamp.counts or stamp.fingerprint is None:
             continue
         try:
-            taken = int(clock.seconds(stamp.fingerprint.taken_at) * 1000) * (clock.NS // 1000)
+            taken = clock.nanoseconds(stamp.fingerprint.taken_at)
         except ValueError:
             continue  # a stamp whose time is none dates nothing
         for cache in stamp.fingerprint.compile_cache or ():

@@ -69,7 +69,7 @@ def _journal(survey: Survey) -> Iterable[Sighting]:
             continue
         try:
             fingerprint = msgspec.convert(raw, Fingerprint)
-            time_ns = int(clock.seconds(fingerprint.taken_at) * 1000) * (clock.NS // 1000)
+            time_ns = clock.nanoseconds(fingerprint.taken_at)
         except (msgspec.ValidationError, ValueError):
             continue  # of a version that this one does not read
         if fingerprint.python.prefix == survey.env.prefix:

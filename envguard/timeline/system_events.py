@@ -162,7 +162,7 @@ def _made_by(stamp: CacheStamp, born_ns: int) -> bool:
 def _restored(path: str, stamp: CacheStamp) -> Event:
     evidence = [Evidence(witness="stamp", path=stamp_of(path), field="restored_at", value=stamp.restored_at)]
     text = f"{_name(path)} was filled by `envguard restore` from {stamp.source}: {stamp.files} files, no cold start"
-    times = [int(clock.seconds(time) * 1000) * (clock.NS // 1000) for time in (stamp.began, stamp.restored_at)]
+    times = [clock.nanoseconds(time) for time in (stamp.began, stamp.restored_at)]
     size = f"{stamp.bytes / 1e6:.0f} MB in {stamp.files} files"
     return make_event("compile_cache.written", path, times[0], times[1], text, evidence, to=size)
 
@@ -177,7 +177,7 @@ def own_events(journal: Iterable[Entry], runs: Iterable[tuple[str, RunRecord]]) 
         if kind is None:
             continue
         try:
-            time = int(clock.seconds(entry.time) * 1000) * (clock.NS // 1000)
+            time = clock.nanoseconds(entry.time)
         except ValueError:
             continue
         identity = str(entry.fields.get("id", ""))
@@ -195,7 +195,7 @@ def own_events(journal: Iterable[Entry], runs: Iterable[tuple[str, RunRecord]]) 
         for happened, moment, text in told:
             if moment is None:
                 continue
-            time = int(clock.seconds(moment) * 1000) * (clock.NS // 1000)
+            time = clock.nanoseconds(moment)
             evidence = [Evidence(witness="run-record", path=path, field=happened.partition(".")[2], value=moment)]
             yield make_event(happened, run.id, time, None, text, evidence, precision_s=0.1)
 

@@ -24,7 +24,7 @@ from envguard.restore.keeping import keep_cache, keep_caches
 from envguard.restore.vault import CacheManifest, Vault
 from envguard.restore.wanted import Target, from_fingerprint
 from envguard.state import journal
-from tests.caches import stamp_as_trainer, tag_of, write_cache
+from tests.caches import cache_of_step_4, tag_of, write_cache
 from tests.permissions import envguard_held_to_modes, held_host, unreadable
 from tests.restore.conftest import Swapped, tree
 
@@ -245,12 +245,7 @@ def test_every_valid_cache_that_was_seen_is_kept_under_its_own_path_and_once(
 @pytest.fixture
 def cleared(torch_stage: Stage) -> Path:
     """The cache that a run's trainer set for itself: stamped with step_4, kept, and cleared since."""
-    (torch_stage.project / "envguard.toml").write_text("")
-    cache, checkpoint = torch_stage.project / ".cache" / "inductor", torch_stage.checkpoints / "step_4"
-    checkpoint.mkdir()
-    (checkpoint / "model.bin").write_bytes(b"x")
-    write_cache(cache, tag_of(torch_stage))
-    stamp_as_trainer(torch_stage, checkpoint, cache)
+    cache = cache_of_step_4(torch_stage)
     done = torch_stage.envguard("snapshot", "--keep")
     assert f"kept the inductor cache {cache}: 4 files, " in done.stderr
     shutil.rmtree(cache)

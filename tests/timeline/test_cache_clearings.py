@@ -23,7 +23,7 @@ from envguard.model.fingerprint import CompileCache
 from envguard.timeline.cache_clearings import clearing_events
 from envguard.timeline.happening import end_of, start_of
 from tests.acquire.made_up import MadeUp
-from tests.caches import stamp_as_trainer, tag_of, write_cache
+from tests.caches import cache_of_step_4
 from tests.fingerprint.made import cache, fingerprint, replace
 
 MACHINE = MadeUp().machine()
@@ -93,12 +93,7 @@ def test_the_nearest_folder_that_is_there_bounds_the_removal(tmp_path: Path) -> 
 
 
 def test_the_timeline_tells_when_the_trainer_s_cache_vanished(torch_stage: Stage) -> None:
-    (torch_stage.project / "envguard.toml").write_text("")
-    run, checkpoint = torch_stage.project / ".cache" / "inductor", torch_stage.checkpoints / "step_4"
-    checkpoint.mkdir()
-    (checkpoint / "model.bin").write_bytes(b"x")
-    write_cache(run, tag_of(torch_stage))
-    stamp_as_trainer(torch_stage, checkpoint, run)
+    run = cache_of_step_4(torch_stage)
     answer = json.loads(torch_stage.envguard("timeline", "--json").stdout)
     caches = {event["kind"] for event in answer["events"] if event["subject"] == str(run)}
     assert caches == {"compile_cache.created", "compile_cache.written"}

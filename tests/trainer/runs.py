@@ -141,6 +141,15 @@ def kill(process: BaseProcess) -> None:
     os.kill(process.pid, signal.SIGKILL)
 
 
+def kill_one(processes: list[BaseProcess], victim: int) -> tuple[float, list[int | None]]:
+    """Kills a rank; how many seconds the job took to end then, and the exit codes of all."""
+    kill(processes[victim])
+    began = time.monotonic()
+    for process in processes:
+        process.join(timeout=30)
+    return time.monotonic() - began, [process.exitcode for process in processes]
+
+
 def log_of(config: Config) -> list[dict[str, Any]]:
     """All finished lines of the log, in the order of writing."""
     path = Path(config.checkpoint.dir) / config.log.jsonl

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tests.trainer.rows import packed_row
 from tests.trainer.runs import (
     curve,
     kill,
+    kill_one,
     log_of,
     small_config,
     start_process,
@@ -183,14 +183,9 @@ def test_a_rank_killed_on_its_gpu_ends_the_job_and_the_resumed_run_is_exact(fold
     config = cuda_config(folder, name, train={"max_steps": 60}, checkpoint={"every": 6})
     processes = start_ranks(config)
     wait_for_step(config, 15, processes)
-    kill(processes[victim])
-    began = time.monotonic()
-    for process in processes:
-        process.join(timeout=30)
-    took = time.monotonic() - began
+    took, codes = kill_one(processes, victim)
     print(f"{name}: the job ended {took:.1f} s after the kill")
     assert took < 10
-    codes = [process.exitcode for process in processes]
     assert codes.pop(victim) == -signal.SIGKILL
     assert codes == [RankFailed.exit_code]
     if victim:
