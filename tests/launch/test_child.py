@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -257,7 +258,7 @@ def terminal() -> Iterator[Terminal]:
 def supervise_line(tmp_path: Path, program: str) -> str:
     script = tmp_path / "program.py"
     script.write_text(program)
-    return " ".join([*SUPERVISOR, sys.executable, str(script)]) + "\n"
+    return shlex.join([*SUPERVISOR, sys.executable, str(script)]) + "\n"
 
 
 def test_a_terminal_stays_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
@@ -333,7 +334,7 @@ def test_under_tmux_keys_reach_the_command_and_closing_the_session_hangs_it_up(t
     hear = f"signal.signal(signal.SIGINT, lambda n, f: open({str(seen)!r}, 'a').write('SIGINT '))\n"
     ready = f"open({str(tmp_path / 'ready')!r}, 'w').write(str(os.isatty(0)))\n"
     program.write_text(f"import os, signal, time\n{hup}{hear}{ready}while True: time.sleep(0.05)\n")
-    line = " ".join(["exec", *SUPERVISOR, sys.executable, str(program)])
+    line = shlex.join(["exec", *SUPERVISOR, sys.executable, str(program)])
     subprocess.run([*server, "-f", "/dev/null", "new-session", "-d", "-s", "t", line], env=environment(), check=True)
     try:
         wait_for_text(tmp_path / "ready", "True")
