@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_each_schema_is_a_valid_schema_that_requires_every_key(kind: str) -> Non
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
-    script = f"{sys.executable} -P -m envguard schema timeline | true; exit ${{PIPESTATUS[0]}}"
+    script = f"{shlex.quote(sys.executable)} -P -m envguard schema timeline | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 141)
     assert "Traceback" not in done.stderr
@@ -76,7 +77,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("command", ["schema timeline", "--version", "no-such-command", "no-such-command --json"])
 def test_a_stream_that_is_closed_changes_no_code(command: str, closed: str) -> None:
-    words = f"{sys.executable} -P -m envguard {command}"
+    words = f"{shlex.quote(sys.executable)} -P -m envguard {command}"
     done = subprocess.run(["bash", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False)
     assert done.returncode == (2 if "no-such" in command else 0)
     assert "Traceback" not in done.stderr

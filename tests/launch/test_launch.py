@@ -128,7 +128,7 @@ def test_a_match_gives_the_commands_own_code_and_streams(room: Stage) -> None:
 
 
 def test_a_closed_stdout_costs_neither_the_run_nor_its_code(room: Stage) -> None:
-    words = f"{sys.executable} -m envguard launch --json -- sh -c 'exit 5' >&-"
+    words = f"{shlex.quote(sys.executable)} -m envguard launch --json -- sh -c 'exit 5' >&-"
     done = subprocess.run(
         ["bash", "-c", words],
         cwd=room.project,
