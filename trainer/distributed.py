@@ -140,6 +140,8 @@ def connect(place: Place, store: Store) -> Fabric:
     store.set(f"machine/{place.rank}", machine())
     store.set(f"gpu/{place.rank}", unique)
     gpus = [wait_for(store, f"gpu/{rank}") for rank in range(place.world)]
+    if any(gpus) and not all(gpus):
+        raise ConfigError(f"rank {gpus.index('')} sees no GPU and others do: set CUDA_VISIBLE_DEVICES, or train.device")
     nccl = all(gpus) and len(set(gpus)) == len(gpus)
     backend = "nccl" if nccl else "gloo"
     drafters = list(range(place.drafters))

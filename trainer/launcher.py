@@ -32,7 +32,7 @@ def launch(config: Config, arguments: Sequence[str]) -> int:
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--standalone", "--nproc-per-node", str(ranks)),
-        *virtual_rank(),
+        *virtual_rank(ranks),
         *("-m", "trainer", *arguments),
     ]
     # A session of its own keeps a terminal's Ctrl-C from reaching torchrun before it reaches the ranks.
@@ -41,11 +41,14 @@ def launch(config: Config, arguments: Sequence[str]) -> int:
         return agent.wait()
 
 
-def virtual_rank() -> list[str]:
-    """Lets each rank see its GPU as cuda:0, so that ranks share compiled code, where torchrun can do that."""
+def virtual_rank(ranks: int) -> list[str]:
+    """Lets each rank see its GPU as cuda:0, so that ranks share compiled code, where torchrun can do that.
+
+    With fewer GPUs than ranks it would show the last ranks a GPU that is not there.
+    """
     import torch
 
-    if not torch.cuda.is_available():
+    if torch.cuda.device_count() < ranks:
         return []
     from torch.distributed.run import get_args_parser
 

@@ -30,6 +30,7 @@ from trainer.checkpoint import list_checkpoints
 from trainer.clock import recommended_split
 from trainer.config import Config
 from trainer.errors import RankFailed
+from trainer.launcher import virtual_rank
 
 pytestmark = pytest.mark.timeout(240)
 ROOT = str(Path(__file__).parents[2])
@@ -176,6 +177,15 @@ def test_the_command_line_starts_ranks_and_sigterm_ends_them_cleanly(tmp_path: P
     assert "asked to stop" in errors
     steps = (tmp_path / "run" / "train_log.jsonl").read_bytes().count(b"\n")
     assert [step for step, _ in list_checkpoints(tmp_path / "run")] == [steps]
+
+
+@pytest.mark.parametrize(("gpus", "option"), [(0, []), (1, []), (2, ["--virtual-local-rank"])])
+def test_ranks_see_their_gpu_as_the_first_where_each_has_one(
+    gpus: int, option: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun would show the second of two ranks a GPU that a machine of one has not."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    assert virtual_rank(2) == option
 
 
 def test_a_killed_launcher_takes_its_ranks_with_it(tmp_path: Path) -> None:
