@@ -166,6 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--context", type=int, default=4096 if cuda else 512)
     parser.add_argument("--anchors", type=int, default=512 if cuda else 64)
     parser.add_argument("--steps", type=int, default=30 if cuda else 8)
+    parser.add_argument("--repeats", type=int, default=10, help="of each part")
     parser.add_argument("--layout", action="append", metavar="T+D", help="'alone', or ranks; default: alone")
     parser.add_argument("--cache", type=Path, help="compile cache to use; by default an empty one")
     parser.add_argument("--no-parts", action="store_true", help="only the runs: how a start goes from a cache")
@@ -186,8 +187,9 @@ def main(arguments: list[str] | None = None) -> int:
             layout = (int(targets), int(drafters)) if drafters else (0, 0)
             config = config_of(folder, options, layout if drafters else (1, 1), name)
             runs[name] = (layout, whole(config, folder, options.steps, ranks=bool(drafters)))
+            print(f"{name}: {runs[name][1]['step_s'] * 1e3:.1f} ms a step", flush=True)
         # Last, since this process keeps its memory on the device until it ends.
-        found = None if options.no_parts else parts(config_of(folder, options, (1, 1), "parts"), 10)
+        found = None if options.no_parts else parts(config_of(folder, options, (1, 1), "parts"), options.repeats)
     results |= {"parts": found, "runs": {name: run for name, (_, run) in runs.items()}}
     print(f"{options.shape}, {options.context} tokens, {options.anchors} anchors")
     if found:
