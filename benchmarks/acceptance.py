@@ -34,11 +34,14 @@ def draw(log: list[dict[str, Any]], reports: list[dict[str, Any]], title: str, o
 
     figure, axes = pyplot.subplots(figsize=(8, 4.2), dpi=120, layout="constrained")
     axes.plot(*smoothed(log), color="#9aa5b1", linewidth=1.5, label="simulated, on the rows it trains on")
-    points = sorted((report["step"], report["real"], report["prompts"]) for report in reports)
-    steps, real = [step for step, _, _ in points], [length for _, length, _ in points]
-    axes.plot(steps, real, color="#c2410c", marker="o", linewidth=2, label=f"real, on {reports[0]['prompt_source']}")
+    points = sorted((report["step"], report["real"], report["simulated"]) for report in reports)
+    steps, real, simulated = zip(*points, strict=True)
+    where = f"{reports[0]['prompts']} held-out problems of {reports[0]['prompt_source']}"
+    axes.plot(steps, real, color="#c2410c", marker="o", linewidth=2, label=f"real decoding, {where}")
+    label = "simulated at the same anchors"
+    axes.scatter(steps, simulated, s=110, facecolors="none", edgecolors="#1d4ed8", zorder=3, label=label)
     for step, length, _ in points:
-        axes.annotate(f"{length:.2f}", (step, length), textcoords="offset points", xytext=(6, -12), color="#c2410c")
+        axes.annotate(f"{length:.2f}", (step, length), textcoords="offset points", xytext=(6, -16), color="#c2410c")
     axes.axhline(2.0, color="#9aa5b1", linewidth=0.8, linestyle=":")
     axes.set(xlabel="training step", ylabel="acceptance length", title=title, xlim=(0, None), ylim=(0.8, None))
     axes.spines[["top", "right"]].set_visible(False)
