@@ -141,7 +141,7 @@ def connect(place: Place, store: Store) -> Fabric:
     store.set(f"gpu/{place.rank}", unique)
     gpus = [wait_for(store, f"gpu/{rank}") for rank in range(place.world)]
     if any(gpus) and not all(gpus):
-        raise ConfigError(f"rank {gpus.index('')} sees no GPU and others do: set CUDA_VISIBLE_DEVICES, or train.device")
+        raise ConfigError(f"rank {gpus.index('')} sees no GPU and others do: set train.device or CUDA_VISIBLE_DEVICES")
     nccl = all(gpus) and len(set(gpus)) == len(gpus)
     backend = "nccl" if nccl else "gloo"
     drafters = list(range(place.drafters))
