@@ -133,6 +133,14 @@ def run_rank(config: Config, start: Start, place: Place) -> int:
     return code
 
 
+def gpu_each(gpus: list[bytes]) -> bool:
+    """Whether each rank has a GPU of its own, by their ids, empty for none; ConfigError where only some have one."""
+    if any(gpus) and not all(gpus):
+        rank = gpus.index(b"")
+        raise ConfigError(f"rank {rank} sees no GPU and others do: set train.device or CUDA_VISIBLE_DEVICES")
+    return all(gpus) and len(set(gpus)) == len(gpus)
+
+
 def connect(place: Place, store: Store) -> Fabric:
     """Opens all groups; the same calls in the same order on every rank."""
     device = place.device
@@ -140,9 +148,7 @@ def connect(place: Place, store: Store) -> Fabric:
     store.set(f"machine/{place.rank}", machine())
     store.set(f"gpu/{place.rank}", unique)
     gpus = [wait_for(store, f"gpu/{rank}") for rank in range(place.world)]
-    if any(gpus) and not all(gpus):
-        raise ConfigError(f"rank {gpus.index('')} sees no GPU and others do: set train.device or CUDA_VISIBLE_DEVICES")
-    nccl = all(gpus) and len(set(gpus)) == len(gpus)
+    nccl = gpu_each(gpus)
     backend = "nccl" if nccl else "gloo"
     drafters = list(range(place.drafters))
     group = dist.new_group(drafters, backend=backend, timeout=TIMEOUT)

@@ -29,7 +29,8 @@ from tests.trainer.runs import (
 from trainer.checkpoint import list_checkpoints
 from trainer.clock import recommended_split
 from trainer.config import Config
-from trainer.errors import RankFailed
+from trainer.distributed import gpu_each
+from trainer.errors import ConfigError, RankFailed
 from trainer.launcher import virtual_rank
 
 pytestmark = pytest.mark.timeout(240)
@@ -186,6 +187,15 @@ def test_ranks_see_their_gpu_as_the_first_where_each_has_one(
     """torchrun would show the second of two ranks a GPU that a machine of one has not."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     assert virtual_rank(2) == option
+
+
+def test_ranks_on_gpus_and_on_none_are_refused() -> None:
+    """One that falls back to its CPU would hold up the others without a word."""
+    assert gpu_each([b"a", b"b"])
+    assert not gpu_each([b"a", b"a"])
+    assert not gpu_each([b"", b""])
+    with pytest.raises(ConfigError, match="rank 1 sees no GPU"):
+        gpu_each([b"a", b""])
 
 
 def test_a_killed_launcher_takes_its_ranks_with_it(tmp_path: Path) -> None:
