@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
-from envguard.acquire.seam.collector import redact_argv
+from envguard.acquire.seam.collector.redaction import redact_argv
 from envguard.launch import gate, waivers
 from envguard.launch.waivers import Waiver
 from envguard.model.action import Check, LaunchReport, Run

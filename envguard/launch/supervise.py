@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from envguard import clock
-from envguard.acquire.seam.collector import redact_argv
+from envguard.acquire.seam.collector.redaction import redact_argv
 from envguard.acquire.torch.cache_places import INDUCTOR_CACHE
 from envguard.errors import InputError
 from envguard.launch import bundled, child, earlier, seed, start, waivers

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from envguard.acquire.seam.collector import redact_argv
+from envguard.acquire.seam.collector.redaction import redact_argv
 from envguard.acquire.seam.host import Host, LiveHost, Process
 
 # include/uapi/linux/fanotify.h

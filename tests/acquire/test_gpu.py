@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from envguard.acquire.machine.gpu import GpuFacts, read_gpus
-from envguard.acquire.seam import collector
+from envguard.acquire.seam.collector import nvml as reader
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Section
 from tests.acquire.made_up import MadeUp
@@ -237,8 +237,8 @@ def test_a_refused_proc_file_is_unknown() -> None:
 
 def test_nvidia_smi_answers_where_pynvml_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(collector, "query", lambda *_: {"code": 0, "out": SMI, "err": ""})
-    answer = collector.nvml()
+    monkeypatch.setattr(reader, "query", lambda *_: {"code": 0, "out": SMI, "err": ""})
+    answer = reader.nvml()
     assert "1652923000000" not in repr(answer)
     assert "GPU-1111" not in repr(answer)
     assert "0x36" not in repr(answer)
@@ -260,8 +260,8 @@ def test_what_a_tool_prints_in_no_encoding_is_one_field_undecodable(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     text = os.fsdecode(SMI.encode().replace(b"NVIDIA H200", printed))
-    monkeypatch.setattr(collector, "query", lambda *_: {"code": 0, "out": text, "err": ""})
-    section = machine(collector.nvml(), {"/proc/driver/nvidia/version": OPEN_MODULE})
+    monkeypatch.setattr(reader, "query", lambda *_: {"code": 0, "out": text, "err": ""})
+    section = machine(reader.nvml(), {"/proc/driver/nvidia/version": OPEN_MODULE})
     assert section.value.gpus is not None
     (gpu,) = section.value.gpus
     assert gpu.name is None
@@ -273,8 +273,8 @@ def test_what_a_tool_prints_in_no_encoding_is_one_field_undecodable(
 def test_a_number_that_is_none_is_null_with_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     text = re.sub(r"<total>[^<]*</total>", "<total>plenty</total>", SMI)
-    monkeypatch.setattr(collector, "query", lambda *_: {"code": 0, "out": text, "err": ""})
-    section = machine(collector.nvml(), {"/proc/driver/nvidia/version": OPEN_MODULE})
+    monkeypatch.setattr(reader, "query", lambda *_: {"code": 0, "out": text, "err": ""})
+    section = machine(reader.nvml(), {"/proc/driver/nvidia/version": OPEN_MODULE})
     assert section.value.gpus is not None
     (gpu,) = section.value.gpus
     assert gpu.memory_bytes is None
@@ -287,8 +287,8 @@ def test_neither_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError(2, "No such file or directory", "nvidia-smi")
 
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(collector, "query", missing)
-    assert collector.nvml() == {"source": None}
+    monkeypatch.setattr(reader, "query", missing)
+    assert reader.nvml() == {"source": None}
 
 
 def test_smi_says_a_mismatch_in_words() -> None:
@@ -328,26 +328,26 @@ def test_the_binding_s_refusals_become_facts(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setitem(sys.modules, "pynvml", binding)
     binding.nvmlDeviceGetEccMode = refuse
-    answer = collector.nvml()
+    answer = reader.nvml()
     assert answer["gpus"][0]["ecc"] == ["refused", 3, "error 3"]
     assert answer["gpus"][0]["name"] == ["is", "GPU"]
     assert "GPU-secret" not in repr(answer)
     binding.nvmlInit = refuse
-    assert collector.nvml() == {"source": "pynvml", "start": ["refused", 3, "error 3"]}
+    assert reader.nvml() == {"source": "pynvml", "start": ["refused", 3, "error 3"]}
 
 
 def test_a_binding_that_hangs_or_breaks_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     binding = Binding("pynvml")
     monkeypatch.setitem(sys.modules, "pynvml", binding)
-    monkeypatch.setattr(collector, "NVML_TIMEOUT", 0.05)
+    monkeypatch.setattr(reader, "NVML_TIMEOUT", 0.05)
     binding.nvmlInit = lambda: time.sleep(0.5)
     with pytest.raises(OSError, match="no answer"):
-        collector.nvml()
-    monkeypatch.setattr(collector, "NVML_TIMEOUT", 5.0)
+        reader.nvml()
+    monkeypatch.setattr(reader, "NVML_TIMEOUT", 5.0)
     binding.nvmlInit = lambda: None
     binding.nvmlDeviceGetCount = lambda: "two"
     with pytest.raises(OSError, match="pynvml: TypeError"):
-        collector.nvml()
+        reader.nvml()
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ import pytest
 
 from envguard.acquire.machine.probe import Probe, run_probe
 from envguard.acquire.machine.probe_program import MARKER
-from envguard.acquire.seam import collector
+from envguard.acquire.seam.collector import programs
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.section import Section
 from tests.acquire.made_up import MadeUp
@@ -97,7 +97,7 @@ def test_an_import_that_hangs_is_ended_with_its_children(package: Path, tmp_path
         "import subprocess, time; subprocess.Popen(['sleep', '77.7']); time.sleep(99)"
     )
     with pytest.raises(OSError, match="no answer within"):
-        collector.probe(sys.executable, "import torch", 1.0)
+        programs.probe(sys.executable, "import torch", 1.0)
     commands = [Path(f"/proc/{name}/cmdline") for name in os.listdir("/proc") if name.isdigit()]
     assert not any(b"77.7" in path.read_bytes() for path in commands if path.exists())
     host = MadeUp(probe=OSError(110, "no answer within 180 s"))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.seam.remote import RemoteError, RemoteHost
 from envguard.demo.stage import Stage
+from tests.interpreters import python38
 
 # What ssh and `pct exec N --` do: the words are joined and a shell over there parses them again.
 SHELL = '#!/bin/sh\nshift\nexec env -i PATH="{path}" HOME="{home}" TMPDIR="{home}" sh -c "$*"\n'
@@ -27,16 +26,6 @@ def prefix(folder: Path, script: str = SHELL, path: str | None = None) -> str:
     far.write_text(script.format(path=search, home=folder))
     far.chmod(far.stat().st_mode | stat.S_IXUSR)
     return f"{far} some-host"
-
-
-def python38() -> Path:
-    """A Python 3.8; skipped where the machine has none."""
-    candidates = [shutil.which("python3.8"), *map(str, Path.home().glob(".pyenv/versions/3.8.*/bin/python3.8"))]
-    candidates += map(str, Path("/root/.pyenv/versions").glob("3.8.*/bin/python3.8")) if os.geteuid() == 0 else []
-    for candidate in filter(None, candidates):
-        if subprocess.run([candidate, "--version"], capture_output=True, check=False).returncode == 0:
-            return Path(candidate)
-    pytest.skip("no Python 3.8 on this machine")
 
 
 def test_the_same_answers_as_on_this_machine(tmp_path: Path) -> None:
@@ -103,6 +92,14 @@ def test_what_goes_wrong_is_told_in_the_far_side_s_own_words(tmp_path: Path, scr
     with pytest.raises(RemoteError) as caught:
         RemoteHost(f"{far} host")
     assert message in str(caught.value)
+
+
+def test_a_question_that_breaks_the_far_side_is_told_by_its_error(tmp_path: Path) -> None:
+    with (
+        RemoteHost(prefix(tmp_path)) as there,
+        pytest.raises(RemoteError, match="ValueError: not a query program: 'rm'"),
+    ):
+        there.query(("rm", "-rf", str(tmp_path)))
 
 
 def test_a_machine_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from envguard.acquire.seam.collector import redact
+from envguard.acquire.seam.collector.redaction import redact
 
 
 @dataclass(frozen=True)

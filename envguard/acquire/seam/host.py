@@ -18,15 +18,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from envguard.acquire.seam import collector
+from envguard.acquire.seam.collector.operations import OPERATIONS
+from envguard.acquire.seam.collector.redaction import redact
 
 Kind = Literal["file", "directory", "link", "other"]
 
 
 def without_secrets(text: str) -> str:
     """Text with user info in URLs, secret-looking assignments and token-shaped strings taken out."""
-    redact: Callable[[str], str] = collector.redact
-    return redact(text)
+    stripped: Callable[[str], str] = redact
+    return stripped(text)
 
 
 class NotRecorded(OSError):
@@ -163,7 +164,7 @@ class Host:
         return tuple((name, kind) for name, kind in self.call("listing", path))
 
     def walk(self, root: str, births: bool = False, skip: tuple[str, ...] = ()) -> Walk:
-        """Every path below `root`; see `collector.walk`."""
+        """Every path below `root`; see `collector.files.walk`."""
         found, failed = self.call("walk", root, births, skip)
         entries = tuple((row[0], Stat(*row[1:])) for row in found)
         return Walk(root, entries, tuple((path, why) for path, why in failed))
@@ -203,7 +204,7 @@ class Host:
     def scan(
         self, path: str, needles: tuple[str, ...], before: int, after: int, limit: int = 16 << 20, most: int = 8
     ) -> tuple[str, tuple[str, ...]]:
-        """(sha256 in hex, texts around the needles) of a file; see `collector.scan`."""
+        """(sha256 in hex, texts around the needles) of a file; see `collector.contents.scan`."""
         digest, texts = self.call("scan", path, needles, before, after, limit, most)
         return str(digest), tuple(texts)
 
@@ -233,11 +234,11 @@ class Host:
         return Answer(**self.call("query", argv, cwd, timeout))
 
     def probe(self, executable: str, program: str, timeout: float = 180.0) -> Answer:
-        """Runs `program` in an environment's interpreter, once; see `collector.probe`."""
+        """Runs `program` in an environment's interpreter, once; see `collector.programs.probe`."""
         return Answer(**self.call("probe", executable, program, timeout))
 
     def nvml(self) -> dict[str, Any]:
-        """What NVIDIA's management library says, unjudged; see `collector.nvml`."""
+        """What NVIDIA's management library says, unjudged; see `collector.nvml.nvml`."""
         return dict(self.call("nvml"))
 
     def space(self, path: str) -> Space:
@@ -251,4 +252,4 @@ class LiveHost(Host):
     label = "this machine"
 
     def call(self, operation: str, *arguments: Any) -> Any:
-        return collector.OPERATIONS[operation](*arguments)
+        return OPERATIONS[operation](*arguments)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import inspect
 import json
 import posixpath
 import secrets
@@ -24,10 +23,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from envguard.acquire.seam import collector
 from envguard.acquire.seam.host import Host, NotRecorded
 from envguard.acquire.seam.record import Record
 from envguard.acquire.seam.recorded import BundleHost
+from envguard.acquire.seam.travelling import program
 from envguard.acquire.survey import Request
 from envguard.config import Config, parse_project_config
 from envguard.errors import InputError
@@ -105,14 +104,14 @@ class RemoteHost(Host):
         self._stderr.close()
 
     def _start(self, chdir: str | None) -> None:
-        program = inspect.getsource(collector).encode("utf-8")
+        text = program().encode("utf-8")
         nonce = secrets.token_hex(8)
         # Whole lines: the far interpreter reads a statement at a time. It ends with the collector, since whatever
         # came in on stdin afterwards would be taken for more statements.
         before = (
             "import os, sys, json\n"
             "sys.version_info >= (3, 8) or (print('envguard-old', sys.version.split()[0], flush=True), os._exit(3))\n"
-            f"_n, _b, _g = {len(program)}, b'', {{'__name__': 'envguard_collector'}}\n"
+            f"_n, _b, _g = {len(text)}, b'', {{'__name__': 'envguard'}}\n"
             "exec('while len(_b) < _n:\\n _c = os.read(0, _n - len(_b))\\n _c or os._exit(4)\\n _b += _c')\n"
         )
         told = json.dumps({"nonce": nonce, "chdir": chdir})
@@ -123,10 +122,12 @@ class RemoteHost(Host):
             "exec('try:\\n _d and os.chdir(_d)\\nexcept OSError as e:\\n _t[\"error\"] = e.strerror')\n"
             "exec(compile(_b, 'envguard-collector', 'exec'), _g)\n"
             "print(json.dumps(_t), flush=True)\n"
-            "exec('try:\\n _g[\"serve\"](sys.stdin, sys.stdout)\\nfinally:\\n sys.stderr.flush()\\n os._exit(0)')\n"
+            "exec('try:\\n _g[\"serve\"](sys.stdin, sys.stdout)\\n'"
+            "'except Exception:\\n sys.excepthook(*sys.exc_info())\\n'"
+            "'finally:\\n sys.stderr.flush()\\n os._exit(0)')\n"
         )
         self._send(before.encode("ascii"))
-        self._send(program + serve.encode("ascii"))
+        self._send(text + serve.encode("ascii"))
         hello = self._hello(nonce)
         self.pid = int(hello["pid"])
         if hello.get("error"):

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from envguard.acquire.project.shell_history import TELLING
-from envguard.acquire.seam.collector import SECRET_VALUE
+from envguard.acquire.seam.collector.redaction import SECRET_VALUE
 from envguard.acquire.seam.host import without_secrets
 
 _USER_INFO = re.compile(rb"(?<=://)[^/?#\s\"'\\]{1,256}(?=@)")

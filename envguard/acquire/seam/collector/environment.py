@@ -1,0 +1,38 @@
+"""The environment variables that a witness may see: of this process, and of another one's list of them."""
+
+import os
+
+from .redaction import REDACTED, SECRET_NAME, redact
+
+# Environment variables that a witness may want. Everything else stays where it is: a variable that is not listed
+# is never read into a fact, so a secret cannot reach a file by being forgotten on a deny-list.
+ENVIRONMENT_PREFIXES = (
+    "CUDA", "CUBLAS", "CUDNN", "NVIDIA_", "NCCL_", "TORCH", "TRITON_", "PYTORCH_", "INDUCTOR", "OMP_", "MKL_",
+    "OPENBLAS_", "HF_HOME", "HF_HUB_OFFLINE", "HF_DATASETS_", "TRANSFORMERS_", "TOKENIZERS_", "XDG_", "UV_",
+    "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHON", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "HOME",
+    "USER", "LOGNAME", "TMPDIR", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT", "GLOO_", "UCX_", "FLASH_ATTENTION_", "XFORMERS_", "ENVGUARD_", "DEEPSPEED_", "ACCELERATE_",
+    "KUBERNETES_SERVICE_HOST", "container",
+)  # fmt: skip
+
+
+def environ():
+    """The environment variables that a witness may see, without secrets."""
+    return visible_environment(os.environ.items())
+
+
+def visible_environment(items):
+    kept = {}
+    for name, value in items:
+        if name.startswith(ENVIRONMENT_PREFIXES) and not SECRET_NAME.search(name):
+            kept[name] = redact(value)
+    return kept
+
+
+def withheld():
+    """Names of listed variables whose value looks like a secret, or holds one; no value leaves here."""
+    return sorted(
+        name
+        for name, value in os.environ.items()
+        if name.startswith(ENVIRONMENT_PREFIXES) and (SECRET_NAME.search(name) or REDACTED in redact(value))
+    )
