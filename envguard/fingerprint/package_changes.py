@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from envguard.fingerprint.requirements import Requirements, check_requirements, marker_environment
 from envguard.fingerprint.rules import Change, is_torch_stack
+from envguard.fingerprint.units import some_of
 from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint, Package, Shadowed, Torch
@@ -79,7 +80,7 @@ def _between(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iter
             was, now = old.version, new.version
         yield Change(facet, name, kind, was, now)
         if new.departs:
-            yield Change(facet, name, "patched", old.build, new.build, _files(list(new.departs)))
+            yield Change(facet, name, "patched", old.build, new.build, _files(new.departs))
         return
     yield from _same_version(a, b, old, new)
     if (old.editable is None) != (new.editable is None):
@@ -146,9 +147,8 @@ def _no_build(side: str, package: Package) -> str:
     return f"{side} has no RECORD of {package.name} to take it from (installed by {package.installer or 'unknown'})"
 
 
-def _files(paths: list[str]) -> str:
-    named = ", ".join(paths[:_FILES_NAMED])
-    return named if len(paths) <= _FILES_NAMED else f"{named} and {len(paths) - _FILES_NAMED} more"
+def _files(paths: Sequence[str]) -> str:
+    return some_of(paths, _FILES_NAMED)
 
 
 def _torch_detail(old: Torch | None, new: Torch | None) -> str:

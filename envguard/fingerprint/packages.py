@@ -12,6 +12,7 @@ from envguard.acquire.packages.contents import MISSING, Contents
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.sys_path import PthLine
 from envguard.acquire.section import Notes
+from envguard.fingerprint.units import some_of
 from envguard.model.fingerprint import Code, Cuda, Package, Shadowed, Torch
 
 # Put there by the makers of virtual environments themselves, which list them nowhere.
@@ -134,10 +135,12 @@ def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
     missing = sorted(path for path, got in content.departs.items() if got == MISSING)
     edited = sorted(path for path, got in content.departs.items() if got != MISSING)
     if missing:
-        says = f"installed, but {len(missing)} of its {content.files} files {_are(missing)} missing: {_some(missing)}"
+        says = (
+            f"installed, but {len(missing)} of its {content.files} files {_are(missing)} missing: {some_of(missing)}"
+        )
         notes.problem("files-missing", dist.name, says, posixpath.join(dist.location, missing[0]))
     if edited:
-        says = f"{len(edited)} of its files {_are(edited)} not what was installed: {_some(edited)}"
+        says = f"{len(edited)} of its files {_are(edited)} not what was installed: {some_of(edited)}"
         notes.problem("files-modified", dist.name, says, posixpath.join(dist.location, edited[0]))
     if content.identity is None and content.record_key is None and not dist.is_egg:
         says = "there is no RECORD: which files belong to it, and whether they are sound, cannot be told"
@@ -146,11 +149,6 @@ def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
 
 def _are(paths: list[str]) -> str:
     return "is" if len(paths) == 1 else "are"
-
-
-def _some(paths: list[str], most: int = 3) -> str:
-    rest = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return ", ".join(paths[:most]) + rest
 
 
 def judge_pth(lines: Iterable[PthLine], distributions: Distributions, notes: Notes) -> None:

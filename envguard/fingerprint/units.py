@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def size(count: int | None) -> str | None:
     """Bytes in decimal units, as file managers and the story's own numbers have them: `353 MB`.
@@ -24,3 +26,13 @@ def counted(count: int | None, noun: str) -> str | None:
     if count is None:
         return None
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """The first of several names, and how many more there are.
+
+    >>> some_of(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

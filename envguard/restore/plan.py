@@ -9,6 +9,7 @@ from packaging.version import InvalidVersion, Version
 
 from envguard.fingerprint.package_changes import full_version
 from envguard.fingerprint.requirements import check_requirements
+from envguard.fingerprint.units import some_of
 from envguard.model.action import Obstacle, PlanItem, Source
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint, Package
@@ -85,7 +86,7 @@ def make_plan(
             unproved += [wanted.name] if why else []
             notes += [f"{wanted.name}: {why}"] if why else []
             continue
-        found, why = _matching(wanted, known, tags)
+        found, why = _matching(wanted, known, tags, now)
         if found:
             was = full_version(live, now) if now else None
             steps.append(Step(name=wanted.name, now=now, was=was, wanted=wanted, candidates=found))
@@ -93,6 +94,7 @@ def make_plan(
         else:
             absent.append(wanted)
             missing.append(Obstacle(package=f"{wanted.name} {wanted.shown or '?'}", path=None, why=why))
+    notes += _notes_of_edits(target, present, frozenset(same))
     gone, kept = _outside(target, present, only, exact)
     steps += [_removal(live, present[name]) for name in gone]
     plan = Plan(
@@ -133,9 +135,15 @@ def _outside(
 
 
 def is_there(wanted: Wanted, now: Package | None, known: list[Candidate]) -> tuple[bool, str | None]:
-    """Whether the package is already as wanted, and, where that is not proved, why it is let be."""
+    """Whether the package is already as wanted, and, where that is not proved, why it is let be.
+
+    One with files that no install had brought is as wanted where the stamp saw the same in them: nothing is to be
+    done, and nothing could be, since no source has them.
+    """
     if now is None:
         return False, None
+    if wanted.edited is not None and now.build == wanted.edited:
+        return True, _unread_then(wanted)
     if wanted.build is not None:
         return now.build == wanted.build, None
     if not same_version(now.version, wanted.version) or now.departs:
@@ -153,6 +161,31 @@ def is_there(wanted: Wanted, now: Package | None, known: list[Candidate]) -> tup
     )
 
 
+def _unread_then(wanted: Wanted) -> str | None:
+    if not wanted.unread:
+        return None
+    files = some_of(wanted.unread)
+    return f"it is as the stamp has it as far as that goes: of {files} nothing could be read when it was taken"
+
+
+def _notes_of_edits(target: Target, present: dict[str, Package], same: frozenset[str]) -> list[str]:
+    """What is let be although the stamp saw files in it that no install had brought: said once for all packages."""
+    edited = [wanted for wanted in target.packages if wanted.edited is not None and wanted.name in same]
+    kept = [wanted for wanted in edited if present[wanted.name].build == wanted.edited]
+    whole = [wanted for wanted in edited if wanted not in kept]
+    notes = []
+    if kept:
+        listed = "; ".join(f"{wanted.name} ({some_of(wanted.departs)})" for wanted in kept)
+        notes.append(f"left as the stamp has it, with files that were not what was installed then either: {listed}")
+    if whole:
+        listed = "; ".join(f"{wanted.name} ({some_of(wanted.departs)})" for wanted in whole)
+        notes.append(
+            f"what was installed is there whole, though the stamp saw files that were not, and those edits are in no "
+            f"wheel: {listed}"
+        )
+    return notes
+
+
 def same_version(one: str | None, other: str | None) -> bool:
     """Equal as PEP 440 reads them, or equal as they stand where they are no versions."""
     if one is None or other is None:
@@ -163,7 +196,9 @@ def same_version(one: str | None, other: str | None) -> bool:
         return one == other
 
 
-def _matching(wanted: Wanted, candidates: list[Candidate], tags: frozenset[str]) -> tuple[tuple[Candidate, ...], str]:
+def _matching(
+    wanted: Wanted, candidates: list[Candidate], tags: frozenset[str], now: Package | None
+) -> tuple[tuple[Candidate, ...], str]:
     """Sources of exactly the wanted build, best first; where there is none, why."""
     fitting = [candidate for candidate in candidates if tags.intersection(candidate.tags)]
     if wanted.build is not None:
@@ -181,14 +216,14 @@ def _matching(wanted: Wanted, candidates: list[Candidate], tags: frozenset[str])
             return (), f"ambiguous: {len(builds)} different builds of {wanted.version} are here ({places})"
     if exact:
         return tuple(sorted(exact, key=_preference)), ""
-    return (), _why_missing(wanted, candidates, fitting)
+    return (), _why_missing(wanted, candidates, fitting, now)
 
 
 def _preference(candidate: Candidate) -> tuple[int, bool, str]:
     return PLACES.index(candidate.place), candidate.pointer is None, candidate.path
 
 
-def _why_missing(wanted: Wanted, candidates: list[Candidate], fitting: list[Candidate]) -> str:
+def _why_missing(wanted: Wanted, candidates: list[Candidate], fitting: list[Candidate], now: Package | None) -> str:
     known = [f"build {wanted.build[:16]}"] if wanted.build else []
     if wanted.sha256:
         known.append(
@@ -196,6 +231,10 @@ def _why_missing(wanted: Wanted, candidates: list[Candidate], fitting: list[Cand
         )
     known += [f"from {url}" for url in wanted.urls[:1]] + [f"index {wanted.index}"] * bool(wanted.index)
     says = f"not on this machine ({', '.join(known) or 'by version'}; {wanted.witness})"
+    if now is not None and now.departs and now.record is not None and now.record == wanted.build:
+        are = "is" if len(now.departs) == 1 else "are"
+        files = f"{len(now.departs)} of its files {are} not what was installed ({some_of(now.departs)})"
+        says = f"it is installed, but {files}, and a sound copy is {says}"
     if wanted.version is None and wanted.sure:
         return f"{says}: {wanted.sure}"
     other = sorted({f"build {c.build[:16]} at {c.path}" for c in fitting if same_version(c.version, wanted.version)})
@@ -222,10 +261,9 @@ def _editable_notes(wanted: Wanted, now: Package | None) -> list[str]:
 def _step_notes(wanted: Wanted, found: tuple[Candidate, ...]) -> list[str]:
     notes = []
     if wanted.departs:
-        listed = ", ".join(wanted.departs[:5])
         notes.append(
             f"{wanted.name}: when the stamp was taken {len(wanted.departs)} of its files were not what was installed "
-            f"({listed}); the restore brings the installed build, not those edits"
+            f"({some_of(wanted.departs, 5)}); the restore brings the installed build, not those edits"
         )
     if wanted.sure:
         notes.append(f"{wanted.name} {wanted.shown}: {wanted.sure}")

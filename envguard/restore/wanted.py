@@ -27,6 +27,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None = None
     departs: tuple[str, ...] = ()
     """Files that were not as RECORD says when the stamp was taken; no wheel brings those back."""
+    edited: str | None = None
+    """The build as the stamp saw it, with those files: what has it is as wanted, though no source does."""
+    unread: tuple[str, ...] = ()
+    """Files that could not be read when the stamp was taken: whether they were as RECORD says is not known."""
     witness: str
     sure: str | None = None
 
@@ -67,6 +71,8 @@ def from_fingerprint(reference: str, taken: Fingerprint, moment: str | None = No
                 editable=package.editable,
                 commit=package.commit,
                 departs=package.departs,
+                edited=package.build if package.departs else None,
+                unread=package.unread,
                 witness=f"stamp {taken.id}",
             ),
         )

@@ -193,6 +193,8 @@ def test_an_edit_in_place_that_poisons_the_cache_is_what_a_plain_reinstall_bring
     target = from_fingerprint("patched", before)
     (wanted,) = (wanted for wanted in target.packages if wanted.name == "torch")
     assert wanted.build == torch.record
+    with installed.open("a") as stream:
+        stream.write("# patched again\n")
     outcome = swapped.restore(msgspec.structs.replace(target, packages=(wanted,)))
     assert not outcome.applied
     assert [Path(item.path or "").name for item in outcome.poisoned] == ["__init__.py"]
