@@ -130,7 +130,9 @@ def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[Row
         drafter = Drafter(shape).to(dtype)
     drafter.init_weights(config.train.seed)
     backend = choose_backend(config.train, device)
-    embedding, head = (tensor.to(device, dtype) for tensor in source.head())
+    # Tensors as they come from another rank: with the target's own parameters the loss is another graph to torch, and
+    # what one layout compiled would be compiled anew in the next.
+    embedding, head = (tensor.detach().to(device, dtype) for tensor in source.head())
     runner = RowRunner(
         drafter=drafter,
         compiled=CompiledDrafter(drafter, enabled=enabled, shapes=2 * len(facts.row_lengths), flex=backend == "flex"),
