@@ -13,14 +13,20 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import tomli_w
+
 from trainer.config import Config, build_config
 from trainer.resume import Start
 
 WORDS = "the cat sat on a mat while dogs ran around very fast and birds sang".split()  # noqa: SIM905
 
 
-PRELOAD = ["trainer.train", "trainer.distributed", "trainer.data", "trainer.targets.random_weights"]
-"""What the server that starts processes has loaded."""
+PRELOAD = [
+    *("trainer.train", "trainer.distributed", "trainer.data", "trainer.targets.random_weights"),
+    *("torch._dynamo", "torch._inductor.compile_fx", "tests.trainer.vector_units"),
+]
+"""What the server that starts processes has loaded: neither a rank nor a compilation waits for imports."""
 
 
 def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
@@ -80,6 +86,19 @@ def train_here(config: Config, **start: Any) -> int:
 
 def _child(config: Config) -> None:
     raise SystemExit(train_here(config))
+
+
+def write_toml(path: Path, config: Config) -> Path:
+    """The configuration as a file for the command line."""
+    sections = msgspec.to_builtins(config)
+    table = {name: {key: v for key, v in section.items() if v is not None} for name, section in sections.items()}
+    path.write_text(tomli_w.dumps(table))
+    return path
+
+
+def environment() -> dict[str, str]:
+    """Of a trainer that is started from its command line."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
 
 
 def start_process(config: Config) -> BaseProcess:

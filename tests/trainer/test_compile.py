@@ -196,7 +196,7 @@ def one_compiled_and_the_other_took_all(config: Config) -> None:
 
 STARTS = int(os.environ.get("COLD_STARTS", "20"))
 BY_TORCHRUN = 2
-"""Interpreters without anything imported, as users start them; the others begin with torch in memory, which is quick."""
+"""As users start them, with nothing imported; the other ranks begin with torch in memory, in half the time."""
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 from tests.trainer.runs import (
     UNEVEN,
     curve,
+    environment,
     free_port,
     kill,
     kill_one,
@@ -34,7 +34,6 @@ from trainer.errors import ConfigError, RankFailed
 from trainer.launcher import virtual_rank
 
 pytestmark = pytest.mark.timeout(240)
-ROOT = str(Path(__file__).parents[2])
 LAYOUTS = [(1, 1), (2, 1), (1, 2), (2, 2)]
 
 
@@ -156,10 +155,6 @@ def toml_of(folder: Path) -> Path:
         '[train]\nepochs = 400\ngamma = 2.0\ndevice = "cpu"\n[checkpoint]\nevery = 0\ndir = "run"\nstamp = false\n'
     )
     return path
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"}
 
 
 def wait_for_log(folder: Path, process: subprocess.Popen[str]) -> None:
