@@ -33,8 +33,8 @@ from envguard.acquire.runs.checkpoints import Checkpoints, find_checkpoints
 from envguard.acquire.seam.host import Host, Machine
 from envguard.acquire.section import Notes
 from envguard.acquire.torch import compile_times
-from envguard.acquire.torch.cache_evidence import evident_places
-from envguard.acquire.torch.cache_places import cache_places, filled_launch_place
+from envguard.acquire.torch.cache_evidence import with_evident_places
+from envguard.acquire.torch.cache_places import cache_places
 from envguard.config import Config
 from envguard.model.action import Unavailable
 from envguard.model.evidence import Unknown
@@ -236,22 +236,15 @@ def _installer_logs(host: Host, request: Request, seen: Survey) -> None:
 
 
 def _compile_caches(host: Host, request: Request, seen: Survey) -> None:
-    roots = live_processes.roots_of(seen.env)
-    own = {process.pid for process in seen.processes}
-    try:
-        environs = [process.environ for process in host.processes(roots) if process.pid in own]
-    except OSError:
-        environs = []  # said by the reader of processes
+    environs = [process.environ for process in seen.processes]
     base, unseen = request.root or request.start, list[Unknown]()
-    found = cache_places(host, request.config.compile_caches, environs, base, unseen)
-    places = {place.path: place for place in found}
-    private = filled_launch_place(host, host.environ(), seen.env.site, seen.env.abi or "")
+    named = cache_places(host, request.config.compile_caches, environs, base, unseen)
     # A trainer may set its own place, and then only its stamps say where that was.
     taken = [stamp.fingerprint for stamp in seen.stamps if stamp.counts and stamp.fingerprint is not None]
-    for place in (*((private,) if private is not None else ()), *evident_places(taken, seen.machine)):
-        places.setdefault(place.path, place)
+    places = with_evident_places(host, named, seen.env.site, seen.env.abi or "", taken)
     seen.unknown += unseen
-    seen.compile_caches = compile_times.read_cache_times(host, places.values(), seen.unknown)
+    # All of them, unlike in a fingerprint: whether a torch or triton that is gone by now used them is what is asked.
+    seen.compile_caches = compile_times.read_cache_times(host, places, seen.unknown)
     if seen.env.version is not None and any(cache.tags for cache in seen.compile_caches):
         seen.archive_tags = compile_times.read_archive_tags(host, seen.archive_uses, seen.env.version, seen.unknown)
     if not any(cache.exists for cache in seen.compile_caches):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -17,8 +17,8 @@ from envguard.acquire.project.code import read_code
 from envguard.acquire.project.filesets import read_filesets
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes, Section, T, reason
-from envguard.acquire.torch.cache_evidence import evident_places
-from envguard.acquire.torch.cache_places import Place, cache_places, filled_launch_place
+from envguard.acquire.torch.cache_evidence import with_evident_places
+from envguard.acquire.torch.cache_places import Place, cache_places
 from envguard.acquire.torch.compile_cache import DIGEST_LIMIT, Build, read_cache
 from envguard.acquire.torch.torch_build import find_torch, read_pairs, read_torch
 from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
@@ -153,20 +153,11 @@ def _places(
     """
     if torch is None and not wish.config.compile_caches:
         return ()
-    places = {
-        place.path: place
-        for place in cache_places(host, wish.config.compile_caches, environs, wish.root or wish.start, notes.unknown)
-    }
+    places = cache_places(host, wish.config.compile_caches, environs, wish.root or wish.start, notes.unknown)
     if torch is not None and not wish.in_process:
-        private = filled_launch_place(host, host.environ(), env.site, env.abi or "")
-        evident = evident_places(wish.witnesses, host.machine(), gpus)
-        for place in (*((private,) if private is not None else ()), *evident):
-            # What held entries once is no default that nobody uses: it is named whether it is there or not.
-            known = places.get(place.path)
-            if known is None or known.default:
-                places[place.path] = replace(known or place, default=False)
+        places = with_evident_places(host, places, env.site, env.abi or "", wish.witnesses, gpus)
     found = []
-    for place in places.values():
+    for place in places:
         try:
             there = host.find(place.path) is not None
         except OSError:

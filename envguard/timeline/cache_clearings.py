@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from envguard import clock
 from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.seam.host import Machine
-from envguard.acquire.torch.cache_evidence import why_not_ours
+from envguard.acquire.torch.cache_evidence import seen_here
 from envguard.acquire.torch.compile_times import CacheTimes
 from envguard.fingerprint.units import size
 from envguard.model.event import Event
@@ -55,9 +55,7 @@ def _last_seen(stamps: Iterable[Stamp], machine: Machine) -> dict[str, Last]:
             taken = clock.nanoseconds(stamp.fingerprint.taken_at)
         except ValueError:
             continue  # a stamp whose time is none dates nothing
-        for cache in stamp.fingerprint.compile_cache or ():
-            if cache.verdict == "EMPTY" or why_not_ours(stamp.fingerprint, cache, machine, None) is not None:
-                continue
+        for cache in seen_here(stamp.fingerprint, machine):
             if cache.path not in found or found[cache.path][0] < taken:
                 found[cache.path] = taken, stamp, cache
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envguard.acquire.seam.host import LiveHost
-from envguard.acquire.torch.cache_evidence import evident_places
+from envguard.acquire.torch.cache_evidence import evident_places, with_evident_places
 from envguard.acquire.torch.cache_places import cache_places, filled_launch_place, launch_place
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint, Gpu
@@ -128,6 +128,28 @@ def test_a_fingerprint_of_this_machine_says_where_this_user_s_caches_lay() -> No
     assert seen(replace(taken, system=replace(system, host="other"))) == 0
     assert seen(replace(taken, system=None)) == 0
     assert seen(replace(taken, compile_cache=None)) == 0
+
+
+def test_what_held_entries_joins_the_named_places_and_is_no_default_any_more() -> None:
+    """One rule for a fingerprint and the timeline: each place once, in the order of the named ones."""
+    files: dict[str, bytes | OSError] = {
+        "/env/site/torch/version.py": b"__version__ = '2.11.0'", "/env/site/torch-2.11.0.dist-info/METADATA": b"",
+    }  # fmt: skip
+    environ = {"HOME": "/home/ada"}
+    private = launch_place(MadeUp(files), environ, ["/env/site"], "cp311")
+    host = MadeUp({**files, f"{private}/fxgraph/entry": b"x"}, environ=environ)
+    paths = ("/tmp/torchinductor_ada", "/project/.cache/inductor", "/home/bob/.cache")
+    held = tuple(cache(path=path, owner="bob" if "bob" in path else "ada") for path in paths)
+    taken = fingerprint(system=replace(fingerprint().system, host="box"), compile_cache=held)
+    named = cache_places(host, ())
+    found = with_evident_places(host, named, ["/env/site"], "cp311", (taken, taken))
+    assert [(place.path, place.default, place.how.partition(" ")[0]) for place in found] == [
+        ("/tmp/torchinductor_ada", False, "inductor's"),
+        ("/home/ada/.triton/cache", True, "triton's"),
+        (private, False, "envguard"),
+        ("/project/.cache/inductor", False, "fingerprint"),
+    ]
+    assert with_evident_places(host, named, ["/env"], "cp311", ()) == named, "no torch, and nobody saw another"
 
 
 def test_a_name_that_any_machine_may_have_names_none() -> None:

@@ -140,7 +140,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch
         bundle.load("x.bundle", packed)
 
 
-@pytest.mark.parametrize("data", [b"", b"no gzip", gzip.compress(b"no tar")[:-3]])
+@pytest.mark.parametrize("data", [b"", b"no gzip", gzip.compress(b"no tar")[:-3]], ids=["empty", "other", "cut"])
 def test_what_is_no_bundle_is_an_input_error(data: bytes) -> None:
     with pytest.raises(bundle.BundleError):
         bundle.load("x.bundle", io.BytesIO(data))

@@ -7,10 +7,11 @@ folder, and one that is not there would look like a cache that was cleared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from envguard.acquire.seam.host import Machine
-from envguard.acquire.torch.cache_places import Place
+from envguard.acquire.seam.host import Host, Machine
+from envguard.acquire.torch.cache_places import Place, filled_launch_place
 from envguard.model.fingerprint import CompileCache, Fingerprint, Gpu
 
 NAMELESS = frozenset({"", "localhost", "localhost.localdomain"})
@@ -48,13 +49,38 @@ def why_not_ours(
     return None
 
 
+def seen_here(taken: Fingerprint, machine: Machine, gpus: tuple[Gpu, ...] | None = None) -> tuple[CompileCache, ...]:
+    """This user's caches on this machine that a fingerprint saw something in."""
+    return tuple(
+        cache
+        for cache in taken.compile_cache or ()
+        if cache.verdict != "EMPTY" and why_not_ours(taken, cache, machine, gpus) is None
+    )
+
+
 def evident_places(
     taken: Iterable[Fingerprint], machine: Machine, gpus: tuple[Gpu, ...] | None = None
 ) -> tuple[Place, ...]:
     """Places where this user's caches lay on this machine and held something, each once."""
     found: dict[str, Place] = {}
     for each in taken:
-        for cache in each.compile_cache or ():
-            if cache.verdict != "EMPTY" and why_not_ours(each, cache, machine, gpus) is None:
-                found.setdefault(cache.path, Place(cache.kind, cache.path, f"fingerprint {each.id}"))
+        for cache in seen_here(each, machine, gpus):
+            found.setdefault(cache.path, Place(cache.kind, cache.path, f"fingerprint {each.id}"))
     return tuple(found.values())
+
+
+def with_evident_places(
+    host: Host,
+    named: Iterable[Place],
+    site: Sequence[str],
+    abi: str,
+    taken: Iterable[Fingerprint],
+    gpus: tuple[Gpu, ...] | None = None,
+) -> tuple[Place, ...]:
+    """The places that variables and the configuration name, each once, then those that only `launch` and the
+    fingerprints `taken` know of. What held entries once is no default that nobody uses, whoever else names it."""
+    places = {place.path: place for place in named}
+    private = filled_launch_place(host, host.environ(), site, abi)
+    for place in (*((private,) if private is not None else ()), *evident_places(taken, host.machine(), gpus)):
+        places[place.path] = replace(places.get(place.path, place), default=False)
+    return tuple(places.values())
