@@ -26,7 +26,7 @@ from torch import Tensor
 from trainer.anchors import AnchorRow, draw_anchors
 from trainer.attention import Backend, choose_backend, make_mask
 from trainer.batch import PackedBatch
-from trainer.compile import CompileCounts, CompiledDrafter, refuse_eager
+from trainer.compile import CompileCounts, CompiledDrafter, compile_strictly
 from trainer.config import LayerType, ModelConfig, TrainConfig
 from trainer.flops import drafter_flops
 from trainer.loss import block_loss
@@ -265,7 +265,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--profile", type=Path, help="write a table of the kernels of the first case")
     options = parser.parse_args(arguments)
-    refuse_eager()
+    compile_strictly()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     cases = options.case or (
         ["qwen3-8b:4096:512", "qwen3.6-27b:4096:512"] if device.type == "cuda" else ["tiny:256:16"]

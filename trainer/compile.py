@@ -65,8 +65,15 @@ def private_cache(root: str) -> Path:
     return path
 
 
-def refuse_eager() -> None:
-    """Makes errors of flex_attention's one warning that it runs uncompiled, and of a code object past its limit."""
+def compile_strictly() -> None:
+    """Makes errors of flex_attention's one warning that it runs uncompiled, and of a code object past its limit.
+
+    Kernels whose numbers depend on their tiles (reductions) get them by rule, not by stopwatch: a resumed run times
+    them anew, on a GPU that is warmer by then, and would go on with other losses.
+    """
+    import torch._inductor.config
+
+    torch._inductor.config.deterministic = True
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     warnings.filterwarnings("error", message=".*flex_attention called without torch.compile.*")
 

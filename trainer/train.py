@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer import checkpoint
 from trainer.attention import choose_backend
 from trainer.clock import Clock
-from trainer.compile import CompileCounts, CompiledDrafter, private_cache, refuse_eager
+from trainer.compile import CompileCounts, CompiledDrafter, compile_strictly, private_cache
 from trainer.config import Config
 from trainer.display import open_display
 from trainer.errors import TrainerError
@@ -124,7 +124,7 @@ def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[Row
     facts, device = source.facts, place.device
     dtype = choose_dtype(config.train.dtype, device)
     enabled = config.train.compile if config.train.compile is not None else device.type == "cuda"
-    refuse_eager()
+    compile_strictly()
     shape = DrafterShape.of(config.model, facts.shape)
     with torch.device(device):
         drafter = Drafter(shape).to(dtype)

@@ -29,7 +29,7 @@ from tests.trainer.runs import (
     write_toml,
 )
 from trainer.anchors import draw_anchors
-from trainer.compile import CACHE_VARIABLE, CompiledDrafter, private_cache
+from trainer.compile import CACHE_VARIABLE, CompiledDrafter, compile_strictly, private_cache
 from trainer.config import Config
 from trainer.errors import CompileError
 from trainer.mask import block_tables, compiled_tables
@@ -95,12 +95,20 @@ def test_the_compiled_block_tables_are_the_plain_ones(tmp_path: Path, window: in
     assert in_process(_tables_of, tmp_path, window) == "nothing"
 
 
+def _settled() -> None:
+    compile_strictly()
+    assert torch._inductor.config.deterministic
+
+
+def test_reductions_get_their_tiles_by_rule(tmp_path: Path) -> None:
+    """Timed anew at each start, they would give a resumed run other losses; test_cuda.py shows it on a GPU."""
+    assert in_process(_settled, tmp_path) == "nothing"
+
+
 def _eager_flex() -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
-    from trainer.compile import refuse_eager
-
-    refuse_eager()
+    compile_strictly()
     query = torch.zeros(1, 1, 16, 16)
     with torch.no_grad():
         flex_attention(query, query.clone(), query.clone())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from tests.trainer.rows import packed_row
 from tests.trainer.runs import (
     curve,
+    environment,
     kill,
     kill_one,
     log_of,
@@ -23,6 +26,7 @@ from tests.trainer.runs import (
     start_ranks,
     train_ranks,
     wait_for_step,
+    write_toml,
 )
 from trainer.anchors import draw_anchors
 from trainer.attention import attend, make_mask
@@ -153,6 +157,19 @@ def test_a_run_killed_on_the_gpu_resumes_exactly(folder: Path) -> None:
     assert process.exitcode == 0
     assert "resum" in (folder / "killed" / "run.log").read_text()
     assert curve(killed) == curve(whole)
+
+
+def test_losses_do_not_depend_on_how_fast_kernels_seemed(folder: Path) -> None:
+    """A resumed run compiles and times anew; here the slowest candidates win the second time."""
+    curves = []
+    for name, distort in (("timed", ""), ("distorted", "inverse")):
+        cache = str(folder / f"{name}-cache")
+        config = cuda_config(folder, name, train={"max_steps": 10, "compile_cache": cache})
+        command = [sys.executable, "-m", "trainer", "train", str(write_toml(folder / f"{name}.toml", config))]
+        environ = {**environment(), "TORCHINDUCTOR_DISTORT_BENCHMARKING_RESULT": distort}
+        subprocess.run(command, env=environ, check=True)
+        curves.append(curve(config))
+    assert curves[0] == curves[1]
 
 
 def test_ranks_share_a_gpu_through_host_memory(folder: Path) -> None:
