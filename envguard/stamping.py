@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +22,13 @@ import msgspec
 from envguard import clock
 from envguard.acquire.packages.archive_of_library import FoundBuild, archive_of
 from envguard.acquire.packages.contents import Contents, Policy, all_known, known_contents, read_contents
-from envguard.acquire.packages.distributions import Distributions, distribution_of, read_distributions
+from envguard.acquire.packages.distributions import (
+    Distribution,
+    Distributions,
+    Parsed,
+    distribution_of,
+    read_distributions,
+)
 from envguard.acquire.packages.environment import Environment, locate
 from envguard.acquire.packages.uv_cache import cache_directories
 from envguard.acquire.processes import loading
@@ -46,6 +53,8 @@ __all__ = ["Stamp", "loaded_fingerprint", "read_stamp", "stamp", "stamp_live", "
 FRESH_S = 60
 # A rank that writes on while another stamps makes it look again; a checkpoint that never rests is let go.
 MOST_LOOKS = 5
+# What this process has parsed of the metadata on its path: a run stamps often, and little of that ever changes.
+_parsed: Parsed = {}
 
 
 def write_stamp(checkpoint: str, fingerprint: Fingerprint, host: Host | None = None) -> Fingerprint:
@@ -140,14 +149,14 @@ def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprin
         config=project.config,
         in_process=True,
     )
-    found = read_distributions(host, env)
+    found = read_distributions(host, env, _parsed if isinstance(host, LiveHost) else None)
     policy = Policy(project.config.watch, closely=closely(found))
     own = OwnProcess(host, env.site, loading.AT_IMPORT, found.found)
     with _alone(project.state, host, found, policy, digests) as digests:
-        contents = read_contents(host, found.found, policy, digests, trust_records=True, mapped=own.mapped())
+        contents = read_contents(host, found.found, policy, digests, trust_records=True, mapped=own.mapped)
         snapshot.keep_digests(project.state, digests, None)
     disk = snapshot.assemble(host, request, env, found, contents, digests)
-    before = _before(host, env, own, found, contents.of, digests)
+    before = _before(host, env, own, found, {each.name: each for each in disk.packages}, contents.of, digests)
     snapshot.keep_digests(project.state, digests, None)
     return _as_loaded(host, project, disk, env, own, before, digests)
 
@@ -242,25 +251,63 @@ def _before(
     env: Environment,
     own: OwnProcess,
     found: Distributions,
+    disk: Mapping[str, Package],
     now: Mapping[str, Contents],
     digests: Digests,
 ) -> loaded.Before:
     """What the packages were before: as launch recorded them, and as they lay when envguard was imported."""
-    on_disk = {dist.directory: dist for dist in found.found}
-    captured: dict[str, Package] = {}
-    for directory, each in own.capture.distributions.items():
-        location, folder = os.path.split(directory)
-        if location not in env.site:
-            continue
-        dist, content = on_disk.get(directory), now.get(directory)
-        if dist is None or content is None or content.record_key != each.key:
-            dist = distribution_of(host, location, folder, each.metadata, each.installer)
-            content = known_contents(digests, directory, each.key, each.record)
-        captured.setdefault(dist.name, package_of(dist, content))
+    captured = _captured(host, env, own.capture, found, disk, now, digests)
     launch = _launch_fingerprint(env)
     if launch is None:
         return loaded.Before((captured,))
     return loaded.Before(({package.name: package for package in launch.packages}, captured), True, launch.torch)
+
+
+def _captured(
+    host: Host,
+    env: Environment,
+    capture: loading.Capture,
+    found: Distributions,
+    disk: Mapping[str, Package],
+    now: Mapping[str, Contents],
+    digests: Digests,
+) -> dict[str, Package]:
+    """Each package as it lay when envguard was imported: of several of one name the first on the path, as import has
+    it. One of which nothing has moved since is the package that is on disk."""
+    on_disk = {dist.directory: dist for dist in found.found}
+    rank = {entry.path: number for number, entry in reversed(tuple(enumerate(env.sys_path)))}
+    seen = [each for each in (*capture.distributions, *capture.failed) if os.path.dirname(each) in rank]
+    claims: dict[str, list[tuple[bool, Distribution, Contents]]] = {}
+    for directory in sorted(seen, key=lambda each: rank[os.path.dirname(each)]):
+        each, dist = capture.distributions.get(directory), on_disk.get(directory)
+        content = now.get(directory, Contents(None))
+        # Of one that could not be read then nothing is known, and nothing may be said against it.
+        unmoved = dist is not None and (each is None or _unmoved(host, each, dist, content))
+        if not unmoved and each is not None:
+            dist = _as_it_was(host, each)
+            content = known_contents(digests, directory, each.key, each.record)
+        if dist is not None:
+            claims.setdefault(dist.name, []).append((unmoved, dist, content))
+    number = Counter(dist.name for dist in found.found)
+    captured = {}
+    for name, those in claims.items():
+        if name in disk and number[name] == len(those) and all(unmoved for unmoved, _, _ in those):
+            captured[name] = disk[name]
+        else:
+            captured[name] = package_of(*those[0][1:])
+    return captured
+
+
+def _as_it_was(host: Host, each: loading.CapturedDistribution) -> Distribution:
+    return distribution_of(host, *os.path.split(each.directory), each.metadata, each.installer)
+
+
+def _unmoved(host: Host, each: loading.CapturedDistribution, dist: Distribution, content: Contents) -> bool:
+    """Whether a distribution is as it was; one without RECORD is known by its version alone."""
+    if each.key != loading.NO_RECORD:
+        return content.record_key == each.key
+    has_record = content.record_key is not None and content.record_key[0] >= 0
+    return not has_record and _as_it_was(host, each).version == dist.version
 
 
 def _launch_fingerprint(env: Environment) -> Fingerprint | None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import types
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,117 @@ def test_a_package_that_was_removed_stays_in_the_stamp(torch_stage: Stage) -> No
         stamped = trainer.stamp()
     assert builds(stamped) == builds(before)
     assert diverged(stamped) == {"transformers": ("5.6.0", None)}
+
+
+def lay(folder: Path, name: str, version: str) -> None:
+    """A package as `pip install --target` lays it into a folder."""
+    wheel = wheels.build_wheel(folder.parent / "wheels-of-others", name, version, {f"{name}.py": b"value = 1\n"})
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(folder)
+
+
+def without_record(site: Path, version: str) -> None:
+    """Two packages of the kinds that have no RECORD: an egg-info, and a dist-info as distributions ship it."""
+    for folder, name in (("eggy.egg-info", "PKG-INFO"), ("bare-1.0.dist-info", "METADATA")):
+        (site / folder).mkdir(exist_ok=True)
+        (site / folder / name).write_text(f"Metadata-Version: 2.1\nName: {folder[:4]}\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_packages_of_every_kind_and_place_are_stamped_as_import_finds_them(
+    torch_stage: Stage, tmp_path: Path, when: str
+) -> None:
+    """A folder on PYTHONPATH that hides packages of the venv and has some of its own; packages without RECORD."""
+    wheels.build_wheel(torch_stage.wheels, "hidden", "1.0")
+    torch_stage.install("hidden==1.0")
+    lay(tmp_path / "site", "hidden", "2.0")
+    lay(tmp_path / "site", "single", "1.0")
+    without_record(torch_stage.site, "1.0")
+    variables = {"PYTHONPATH": str(tmp_path / "site")}
+    with training(torch_stage, when=when, **variables) as trainer:
+        stamped = trainer.stamp()
+    done = torch_stage.envguard("snapshot", "--json", "--python", str(torch_stage.venv), extra=variables)
+    versions = {package["name"]: package["version"] for package in stamped["packages"]}
+    assert stamped["diverged"] == []
+    assert (versions["hidden"], versions["single"], versions["eggy"], versions["bare"]) == (
+        "2.0",
+        "1.0",
+        "1.0",
+        "1.0",
+    )
+    assert builds(stamped) == builds(json.loads(done.stdout))
+
+
+def test_a_swap_in_a_folder_on_pythonpath_and_of_an_egg_is_seen(torch_stage: Stage, tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    lay(folder, "single", "1.0")
+    without_record(torch_stage.site, "1.0")
+    with training(torch_stage, PYTHONPATH=str(folder)) as trainer:
+        shutil.rmtree(folder)
+        lay(folder, "single", "2.0")
+        lay(folder, "latecomer", "1.0")
+        without_record(torch_stage.site, "2.0")
+        stamped = trainer.stamp()
+    versions = {package["name"]: package["version"] for package in stamped["packages"]}
+    assert (versions["single"], versions["eggy"], "latecomer" in versions) == ("1.0", "1.0", False)
+    assert diverged(stamped) == {
+        "single": ("1.0", "2.0"),
+        "eggy": ("1.0", "2.0"),
+        "bare": ("1.0", "2.0"),
+        "latecomer": (None, "1.0"),
+    }
+
+
+COUNTED = """
+import json, os, sys, time, torch
+from pathlib import Path
+from envguard import stamping
+from envguard.acquire.processes import own_process
+from envguard.acquire.seam.host import LiveHost
+from envguard.project import open_project
+
+seen = []
+libraries = own_process.mapped_libraries
+
+def counted():
+    seen.append("maps")
+    return libraries()
+
+class Counting(LiveHost):
+    def call(self, operation, *arguments):
+        if operation == "read":
+            seen.append(str(arguments[0]))
+        return super().call(operation, *arguments)
+
+own_process.mapped_libraries = counted
+project = open_project(Path.cwd(), os.environ, prefix=sys.prefix)
+stamps = []
+for _ in range(2):
+    seen.clear()
+    stamps.append(stamping.loaded_fingerprint(project, Counting()))
+kinds = [[problem.kind for problem in each.problems] for each in stamps]
+print(json.dumps({"seen": seen, "kinds": kinds, "diverged": len(stamps[1].diverged)}))
+"""
+
+
+def test_a_later_stamp_reads_no_metadata_and_no_record_again(torch_stage: Stage) -> None:
+    """With a .pth of nobody's, for whose owner every RECORD is asked, and a package that was edited."""
+    torch_stage.lend_envguard()
+    (torch_stage.site / "_corporate.pth").write_text("import os;exec('pass')\n")
+    edited = torch_stage.site / "transformers" / "__init__.py"
+    data = edited.read_bytes()
+    edited.unlink()
+    edited.write_bytes(data + b"# edited\n")
+    time.sleep(0.1)  # so that the stats can vouch for what is read
+    command = [str(torch_stage.python), "-c", COUNTED]
+    done = subprocess.run(
+        command, cwd=torch_stage.project, env=torch_stage.environ(), check=True, capture_output=True
+    )
+    said = json.loads(done.stdout)
+    assert {"pth-code", "files-modified"} <= set(said["kinds"][0])
+    assert (said["kinds"][0], said["diverged"]) == (said["kinds"][1], 0)
+    assert [path for path in said["seen"] if ".dist-info/" in path] == []
+    assert said["seen"].count("maps") == 1, "the kernel is asked once what this process maps: it takes its time"
 
 
 @pytest.mark.parametrize("version", ["2.0", "1.0"])

@@ -109,7 +109,7 @@ def assemble(
     notes.take(distributions.problems, distributions.unknown)
     notes.take(contents.problems, contents.unknown)
     packages, beaten = packages_of(distributions, contents.of, notes)
-    judge_pth(env.pth, distributions, notes)
+    judge_pth(env.pth, distributions, contents.of, notes, digests.memo)
     judge_start(host, request.root or request.start, env, frozenset(each.name for each in packages), notes)
     torch_build = next((package.build for package in packages if package.name == "torch"), None)
     wish = Wish(

@@ -7,11 +7,18 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by, read_distributions
+from envguard.acquire.packages.distributions import (
+    Distribution,
+    Distributions,
+    Parsed,
+    managed_by,
+    read_distributions,
+)
 from envguard.acquire.packages.environment import locate
 from envguard.acquire.packages.metadata import parse_direct_url, parse_headers, parse_requires_txt
 from envguard.acquire.seam.host import LiveHost
@@ -318,3 +325,39 @@ def test_a_bundle_answers_as_the_machine_did(stage: Stage) -> None:
     bundle = BundleHost(recording.record, "bundle")
     again = read_distributions(bundle, locate(bundle, str(stage.python), "/"))
     assert again == live
+
+
+def test_what_was_parsed_counts_while_the_files_are_the_same(stage: Stage) -> None:
+    folder = install(stage, "demo", requires=["numpy"])
+    broken = install(stage, "broken")
+    (broken / "METADATA").write_bytes(b"")
+    time.sleep(0.1)  # so that the stats can vouch for what is read
+    parsed: Parsed = {}
+    host = LiveHost()
+
+    def again() -> Distributions:
+        return read_distributions(host, locate(host, str(stage.python), "/"), parsed)
+
+    first, second = again(), again()
+    assert (first, kinds(second)) == (second, [("metadata-empty", "broken")])
+    assert [each.name for each in second.found if each.directory in parsed] == ["demo"]
+    (dist,) = (each for each in second.found if each.name == "demo")
+    assert dist.record is not None
+    with (folder / "RECORD").open("a") as stream:
+        stream.write("more.py,sha256=x,1\n")
+    text = (folder / "METADATA").read_text().replace("Requires-Dist: numpy", "Requires-Dist: scipy")
+    (folder / "METADATA").write_text(text)
+    (folder / "INSTALLER").unlink()
+    (third,) = (each for each in again().found if each.name == "demo")
+    assert (third.requires, third.installer) == (("scipy",), None)
+    assert third.record is not None
+    assert third.record.rows[-1].path == "more.py"
+
+
+def test_whether_a_record_lists_a_path(stage: Stage) -> None:
+    install(stage, "demo", files={"demo.pth": b"", "demo.pth.txt": b""})
+    found = [only(stage, "demo").lists(path) for path in ("demo.pth", "demo", "other.pth")]
+    assert found == [True, False, False]
+    record = stage.site / "demo-1.0.dist-info" / "RECORD"
+    record.write_text(f'"a ""b"", c.pth",sha256=x,0\n{record.read_text()}')
+    assert only(stage, "demo").lists('a "b", c.pth')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
+import time
 from pathlib import Path
 
 from envguard.acquire.seam.host import LiveHost
@@ -95,6 +96,41 @@ def test_start_up_code_of_nobody_is_named_and_a_packages_own_is_not(stage: Stage
     ]
     assert "line 1" in code[0].says
     assert [problem.subject for problem in problems(found, "pth-leaves")] == ["stranger.pth"]
+
+
+def test_start_up_code_goes_to_the_screen_cut_and_without_secrets_or_control_characters(stage: Stage) -> None:
+    secret = "hf_" + "A1b2C3d4" * 4
+    line = f"import os;os.environ['HF_TOKEN']='{secret}'; password=hunter2\x1b[2J\u202e{'x' * 5000}"
+    (stage.site / "long.pth").write_text(line)
+    (stage.site / "short.pth").write_text("import os\n")
+    (stage.site / "late.pth").write_text(f"import os;{'y' * 80}; '{secret}'")
+    says = {problem.subject: problem.says for problem in problems(look(stage), "pth-code")}
+    assert says["short.pth"].endswith(": import os")
+    for text in says.values():
+        assert len(text) < 180
+        assert text.isprintable()
+        assert not {"hf_A1", "hunter2"} & {text[at : at + length] for length in (5, 7) for at in range(len(text))}
+    assert "[redacted]" in says["long.pth"]
+
+
+def test_what_is_kept_of_a_pth_s_owner_counts_while_every_record_is_the_same(stage: Stage) -> None:
+    folder = install(stage, "1.0", b"x = 1\n")
+    (stage.site / "hook.pth").write_text("import os\n")
+    digests, asked = Digests(), Request(start="/", python=str(stage.python), config=Config())
+
+    def strangers() -> list[str]:
+        return [problem.subject for problem in problems(take(LiveHost(), asked, digests), "pth-code")]
+
+    time.sleep(0.1)  # so that the stats can vouch for what is read
+    assert (strangers(), strangers()) == (["hook.pth"], ["hook.pth"])
+    assert any("hook.pth" in question for question in digests.memo)
+    before = (folder / "RECORD").read_text()
+    (folder / "RECORD").write_text(f"{before}hook.pth,,\n")
+    assert strangers() == []
+    time.sleep(0.1)
+    assert (strangers(), strangers()) == ([], [])
+    (folder / "RECORD").write_text(before)
+    assert strangers() == ["hook.pth"]
 
 
 def test_a_stray_torch_in_the_folder_of_the_start_is_told(torch_stage: Stage) -> None:

@@ -11,10 +11,12 @@ import errno
 import fnmatch
 import hashlib
 import os
+import re
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from envguard.acquire.packages.distributions import Distribution
@@ -90,8 +92,11 @@ class Policy:
     def depth(self, dist: Distribution) -> Depth:
         if self.deep:
             return "deep"
-        watched = any(fnmatch.fnmatchcase(dist.name, pattern) for pattern in (*WATCHED, *self.watch))
-        return "watched" if watched or dist.directory in self.closely else "stat"
+        return "watched" if self._watched.match(dist.name) or dist.directory in self.closely else "stat"
+
+    @cached_property
+    def _watched(self) -> re.Pattern[str]:
+        return re.compile("|".join(fnmatch.translate(pattern) for pattern in (*WATCHED, *self.watch)))
 
 
 def read_contents(

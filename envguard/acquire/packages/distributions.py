@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import os
 import posixpath
 import re
+import time
 import urllib.parse
-from dataclasses import dataclass, field
+from array import array
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import msgspec
@@ -26,6 +29,7 @@ from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes, reason
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Problem, Shadowed
+from envguard.state.digests import is_racy
 
 # They keep their own lists of files, and a RECORD is no part of them.
 MANAGERS = frozenset({"debian", "dpkg", "apt", "rpm", "dnf", "pacman", "portage", "nix", "guix", "conda", "apk"})
@@ -58,6 +62,16 @@ class Distribution:
             return parse_record(self.host.read(f"{self.directory}/RECORD"))
         except OSError:
             return None
+
+    def lists(self, path: str) -> bool:
+        """Whether RECORD lists a path, as it is written there; few RECORDs are parsed for it."""
+        if "record" not in self.__dict__ and '"' not in path:
+            try:
+                if os.fsencode(path) not in self.host.read(f"{self.directory}/RECORD"):
+                    return False
+            except OSError:
+                return False
+        return self.record is not None and any(row.path == path for row in self.record.rows)
 
     @property
     def is_egg(self) -> bool:
@@ -105,10 +119,19 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def read_distributions(host: Host, env: Environment) -> Distributions:
-    """Every distribution on the path of the environment; what is broken is a problem and never a shorter list."""
+Parsed = dict[str, tuple[bytes, Distribution]]
+"""Directory → the stats of its files and what they said. Of one host, and for as long as a process lives."""
+_READ = ("METADATA", "INSTALLER", "direct_url.json")
+
+
+def read_distributions(host: Host, env: Environment, parsed: Parsed | None = None) -> Distributions:
+    """Every distribution on the path of the environment; what is broken is a problem and never a shorter list.
+
+    What `parsed` holds from an earlier call is not read again where the files are the same by stat: parsing the
+    metadata of two hundred packages takes most of the time that a stamp may cost.
+    """
     notes = Notes()
-    reader = _Reader(host, env, notes)
+    reader = _Reader(host, env, notes, parsed)
     listings: dict[str, tuple[tuple[str, str], ...]] = {}
     seen: set[str] = set()
     for entry in env.sys_path:
@@ -129,9 +152,10 @@ def read_distributions(host: Host, env: Environment) -> Distributions:
 
 
 class _Reader:
-    def __init__(self, host: Host, env: Environment, notes: Notes) -> None:
+    def __init__(self, host: Host, env: Environment, notes: Notes, parsed: Parsed | None) -> None:
         self.host = host
         self.notes = notes
+        self.parsed = parsed
         self.found: list[Distribution] = []
         # Folders that an editable install put on the path: what lies there is the source itself.
         self.sources = {line.path for line in env.pth if line.kind == "path" and _is_editable_pth(line.file)}
@@ -168,6 +192,22 @@ class _Reader:
         return sorted(here, key=lambda each: order.get(posixpath.basename(each.directory), len(order)))
 
     def dist_info(self, location: str, folder: str) -> Distribution:
+        if self.parsed is None:
+            return self._parse(location, folder)
+        directory = f"{location}/{folder}"
+        looked_at = time.time_ns()
+        stats = self.host.stats(directory, _READ)
+        known = self.parsed.get(directory)
+        if known is not None and known[0] == stats.tobytes():
+            return replace(known[1], host=self.host)  # without the RECORD that the older one may have read
+        said = len(self.notes.problems) + len(self.notes.unknown)
+        made = self._parse(location, folder)
+        # What there was something to say of is read again, so that it is said again.
+        if said == len(self.notes.problems) + len(self.notes.unknown) and not _moving(stats, looked_at):
+            self.parsed[directory] = (stats.tobytes(), made)
+        return made
+
+    def _parse(self, location: str, folder: str) -> Distribution:
         directory = f"{location}/{folder}"
         made = distribution_of(
             self.host,
@@ -258,11 +298,19 @@ class _Reader:
             return None
 
 
+def _moving(stats: array[int], looked_at_ns: int) -> bool:
+    """Whether one of the files changed so lately that its stat cannot vouch for it."""
+    keys = [(stats[at], stats[at + 1], stats[at + 2], stats[at + 3]) for at in range(0, len(stats), 4)]
+    return any(key[0] >= 0 and is_racy(key, looked_at_ns) for key in keys)
+
+
 def distribution_of(
     host: Host, location: str, folder: str, metadata: bytes, installer: bytes, url: DirectUrl | None = None
 ) -> Distribution:
-    """A dist-info from the contents of its files, which need no longer be there."""
-    raw, _, version = folder.removesuffix(".dist-info").partition("-")
+    """A dist-info or egg-info from the contents of its files, which need no longer be there."""
+    stem = posixpath.basename(location) if folder == "EGG-INFO" else folder
+    raw, _, rest = stem.removesuffix(".dist-info").removesuffix(".egg-info").removesuffix(".egg").partition("-")
+    version = rest if folder.endswith(".dist-info") else rest.partition("-py")[0]
     headers = parse_headers(_text(header_of(metadata)))
     name = next(iter(headers.get("name", ())), raw)
     by = _text(installer).strip().lower() or None

@@ -9,13 +9,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _METADATA_HEAD = 32 << 10
 
 
+NO_RECORD = (0, 0, 0, 0)
+
+
 class CapturedDistribution(NamedTuple):
-    """The bytes of a dist-info as they were; `key` is (size, mtime, ctime, inode) of RECORD, times in ns."""
+    """The bytes of a dist-info or egg-info as they were; `key` is (size, mtime, ctime, inode) of RECORD, times in ns,
+    and `NO_RECORD` where there was none."""
 
     directory: str
     key: tuple[int, int, int, int]
@@ -25,7 +30,8 @@ class CapturedDistribution(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """The dist-infos by directory, and which mapped files were no longer what their path names already then."""
+    """The dist-infos and egg-infos by directory, those that could not be read, and which mapped files were no longer
+    what their path names already then."""
 
     taken_ns: int
     pid: int
@@ -35,7 +41,7 @@ class Capture(NamedTuple):
 
 
 def capture() -> Capture:
-    """Reads every dist-info on `sys.path`; what cannot be read is named and never ends it."""
+    """Reads every dist-info and egg-info on `sys.path`; what cannot be read is named and never ends it."""
     found: dict[str, CapturedDistribution] = {}
     failed: list[str] = []
     for folder in sys.path:
@@ -44,10 +50,10 @@ def capture() -> Capture:
         except OSError:
             continue  # zip files and folders that are not there: importlib passes over them too
         for name in names:
-            if name.endswith(".dist-info"):
+            if name.endswith((".dist-info", ".egg-info")) or (name == "EGG-INFO" and folder.endswith(".egg")):
                 directory = os.path.join(os.path.abspath(folder), name)
                 try:
-                    found[directory] = _dist_info(directory)
+                    found[directory] = _dist_info(directory) if name.endswith(".dist-info") else _egg_info(directory)
                 except OSError:
                     failed.append(directory)
     try:
@@ -58,7 +64,11 @@ def capture() -> Capture:
 
 
 def _dist_info(directory: str) -> CapturedDistribution:
-    descriptor = os.open(directory + "/RECORD", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        descriptor = os.open(directory + "/RECORD", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        metadata, installer = _head(directory + "/METADATA"), _head(directory + "/INSTALLER")
+        return CapturedDistribution(directory, NO_RECORD, b"", metadata, installer)
     try:
         stat = os.fstat(descriptor)
         record = os.read(descriptor, stat.st_size)
@@ -73,6 +83,12 @@ def _dist_info(directory: str) -> CapturedDistribution:
     return CapturedDistribution(
         directory, key, record, _head(directory + "/METADATA"), _head(directory + "/INSTALLER")
     )
+
+
+def _egg_info(directory: str) -> CapturedDistribution:
+    """A folder with a PKG-INFO, or that file alone."""
+    file = directory + "/PKG-INFO" if os.path.isdir(directory) else directory
+    return CapturedDistribution(directory, NO_RECORD, b"", _head(file), b"")
 
 
 def _head(path: str) -> bytes:
@@ -117,13 +133,15 @@ def mapped_libraries() -> list[MappedLibrary]:
     return list(found.values())
 
 
-def stale_libraries() -> list[MappedLibrary]:
-    """Mapped libraries that their path no longer leads to. Raises OSError.
+def stale_libraries(mapped: Iterable[MappedLibrary] | None = None) -> list[MappedLibrary]:
+    """Mapped libraries that their path no longer leads to, of `mapped` or of those that are mapped now. Raises
+    OSError.
 
     Overlay and btrfs show another device in a mapping than in a stat, and may show another inode: there only a
     deleted name counts.
     """
-    return [library for library in mapped_libraries() if library.deleted or _is_other(library)]
+    libraries = mapped_libraries() if mapped is None else mapped
+    return [library for library in libraries if library.deleted or _is_other(library)]
 
 
 def _is_other(library: MappedLibrary) -> bool:

@@ -64,7 +64,7 @@ class OwnProcess:
         self.capture = capture
         self.captured: dict[str, list[CapturedDistribution]] = {}
         for directory, each in capture.distributions.items():
-            stem = directory.rpartition("/")[2].partition("-")[0]
+            stem = directory.rpartition("/")[2].removesuffix(".egg-info").partition("-")[0]
             self.captured.setdefault(canonical(stem), []).append(each)
         self.on_disk = {each.name: each for each in reversed(tuple(found))}
         self.torch = loaded_torch()
@@ -74,10 +74,15 @@ class OwnProcess:
         return started_ns()
 
     @cached_property
+    def _libraries(self) -> tuple[MappedLibrary, ...]:
+        """What is mapped, asked once: with torch the kernel takes tens of milliseconds to write that list."""
+        return tuple(mapped_libraries())
+
+    @cached_property
     def _stale(self) -> tuple[tuple[MappedFile, str], ...]:
         """Stale libraries of the environment, each with its path."""
         found = []
-        for library in stale_libraries():
+        for library in stale_libraries(self._libraries):
             relative = self._relative(library.path)
             if relative is None:
                 continue
@@ -91,15 +96,16 @@ class OwnProcess:
         """Packages of which a mapped library is stale."""
         return frozenset(name for file, _ in self._stale if (name := self._owner(file.relative)) is not None)
 
+    @cached_property
     def mapped(self) -> tuple[str, ...]:
         """Paths below site-packages of the libraries that this process maps and that are still there."""
-        paths = (self._relative(library.path) for library in mapped_libraries() if not library.deleted)
+        paths = (self._relative(library.path) for library in self._libraries if not library.deleted)
         return tuple(path for path in paths if path is not None)
 
     def libraries_below(self, folder: str) -> dict[str, str | None]:
         """File name → build-id of mapped libraries whose path below site-packages begins with `folder`."""
         found = {}
-        for library in mapped_libraries():
+        for library in self._libraries:
             relative = self._relative(library.path)
             if relative is not None and relative.startswith(folder):
                 found[relative.rpartition("/")[2]] = memory_build_id(library)
@@ -114,7 +120,7 @@ class OwnProcess:
         ]
         fresh = False
         if not stale:
-            fresh = any(relative in paths for relative in self.mapped())
+            fresh = any(relative in paths for relative in self.mapped)
         version = self.torch.version if name == "torch" and self.torch is not None else None
         return Held(
             imported=bool(modules),
@@ -162,7 +168,7 @@ class OwnProcess:
             if any(needle in each.record for each in states):
                 return name
         for name, now in self.on_disk.items():
-            if now.record is not None and any(row.path == relative for row in now.record.rows):
+            if now.lists(relative):
                 return name
         top = canonical(relative.partition("/")[0])
         return top if top in self.on_disk or top in self.captured else None
