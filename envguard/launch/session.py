@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
-from envguard.acquire.seam.collector.redaction import redact_argv
 from envguard.launch import gate, waivers
 from envguard.launch.waivers import Waiver
 from envguard.model.action import Check, LaunchReport, Run
@@ -17,7 +16,6 @@ from envguard.project import Project
 # Stands where the name of a reference does, when there is none yet.
 FIRST_START = "the first start"
 Warn = Callable[[str], None]
-_redact: Callable[[Sequence[str]], list[str]] = redact_argv
 
 
 @dataclass(frozen=True)

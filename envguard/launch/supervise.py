@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,8 +25,6 @@ from envguard.model.action import LaunchReport
 from envguard.model.run import RunRecord
 from envguard.project import Project
 from envguard.state import runs
-
-_redact: Callable[[Sequence[str]], list[str]] = redact_argv
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def _record(gated: Gate, plan: Plan, identity: str, kept: Path | None, cache: Pa
         user=waivers.author(),
         supervisor=os.getpid(),
         pid=None,
-        command=tuple(_redact(plan.command)),
+        command=tuple(redact_argv(plan.command)),
         cwd=os.getcwd(),
         prefix=live.python.prefix,
         started=None,

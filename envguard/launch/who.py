@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from envguard.acquire.seam.collector.redaction import redact_argv
@@ -31,7 +31,6 @@ _MASK = (
 )
 _INFO_DFID_NAME = 2
 _AT_FDCWD = -100
-_redact: Callable[[Sequence[str]], list[str]] = redact_argv
 _EVENT = struct.Struct("=IBBHQii")  # event_len, vers, reserved, metadata_len, mask, fd, pid
 _MOST_PATHS = 8192
 _MOST_MARKS = 20_000
@@ -231,7 +230,7 @@ class KernelWitness:
             words = []
         if not words:  # it ended before it could be asked: the kernel's word for its number is all there is
             return Actor(pid, "a process that has ended", "", certain=True)
-        return actor_of(pid, _redact(words), certain=True)
+        return actor_of(pid, redact_argv(words), certain=True)
 
 
 def _place_in(info: bytes) -> tuple[bytes, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -47,7 +46,6 @@ class _DirectUrlFile(msgspec.Struct):
 MAX_METADATA = 1 << 20
 """No header comes near; what follows it may be a manual, and in a broken tree anything at all."""
 
-_redact: Callable[[str], str] = redact
 _DECODER = msgspec.json.Decoder(_DirectUrlFile)
 
 
@@ -57,7 +55,7 @@ def parse_direct_url(data: bytes) -> DirectUrl:
     vcs, archive = found.vcs_info or _Vcs(), found.archive_info or _Archive()
     sha256 = archive.hashes.get("sha256")
     return DirectUrl(
-        url=_redact(found.url),
+        url=redact(found.url),
         editable=found.dir_info is not None and found.dir_info.editable,
         vcs=vcs.vcs,
         commit=vcs.commit_id,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -26,8 +26,7 @@ Kind = Literal["file", "directory", "link", "other"]
 
 def without_secrets(text: str) -> str:
     """Text with user info in URLs, secret-looking assignments and token-shaped strings taken out."""
-    stripped: Callable[[str], str] = redact
-    return stripped(text)
+    return redact(text)
 
 
 class NotRecorded(OSError):

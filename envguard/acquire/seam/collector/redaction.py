@@ -1,6 +1,9 @@
 """Text and command lines without the secrets in them."""
 
+from __future__ import annotations
+
 import re
+from collections.abc import Sequence
 
 SECRET_NAME = re.compile(
     r"(?i)(^|_)(?:API|ACCESS|AUTH|SECRET|PRIVATE|SESSION|CLIENT)*"
@@ -36,7 +39,7 @@ SECRET_VALUE = re.compile(
 REDACTED = "[redacted]"
 
 
-def redact(text):
+def redact(text: str) -> str:
     """Strips user info from URLs, values of secret-looking settings and options, and strings shaped like tokens."""
     text = USER_INFO.sub("", text)
     text = HEADER.sub(_keep_name, text)
@@ -45,11 +48,11 @@ def redact(text):
     return SECRET_VALUE.sub(REDACTED, text)
 
 
-def _keep_name(match):
-    return match.group(1) + REDACTED
+def _keep_name(match: re.Match[str]) -> str:
+    return str(match.group(1)) + REDACTED
 
 
-def redact_argv(argv):
+def redact_argv(argv: Sequence[str]) -> list[str]:
     """A command line without secrets: `--token X`, `--token=X`, `-u name:X`, `https://user:pw@host`, token shapes."""
     out, last = [], ""
     for word in argv:
