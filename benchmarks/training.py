@@ -60,8 +60,8 @@ def config_of(folder: Path, options: argparse.Namespace, layout: tuple[int, int]
 
 def parts(config: Config, repeats: int) -> dict[str, Any]:
     """Seconds a row of the target, of the drafter forward and backward, and of an optimizer step, in this process."""
-    from trainer.source import Plan
-    from trainer.train import build, open_local, warm_up
+    from trainer.source import Plan, open_local
+    from trainer.train import build, warm_up
 
     place = Place(0, 1, 1, 1, choose_device(config))
     source = open_local(config, place)

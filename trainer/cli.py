@@ -66,8 +66,8 @@ def train(
 
     if wants_ranks(values, asked=bool(extra)):
         raise typer.Exit(launch(values, sys.argv[1:]))
+    from trainer.job import run
     from trainer.resume import Start
-    from trainer.train import run
 
     raise typer.Exit(run(values, Start(fresh=fresh, weights_only=weights_only, checkpoint=checkpoint)))
 

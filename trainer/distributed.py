@@ -28,8 +28,9 @@ from trainer.config import Config
 from trainer.errors import ConfigError, RankFailed, TrainerError
 from trainer.process import catch_stop
 from trainer.resume import Start
-from trainer.source import Facts, LocalSource, Plan
+from trainer.source import Facts, LocalSource, Plan, open_local
 from trainer.topology import Place
+from trainer.train import train
 from trainer.transport import Link, RemoteSource, Sender
 from trainer.watch import DeathWatch, machine, wait_for
 
@@ -168,8 +169,6 @@ def connect(place: Place, store: Store) -> Fabric:
 
 def draft(config: Config, start: Start, place: Place, fabric: Fabric) -> int:
     """A drafter's run."""
-    from trainer.train import train
-
     facts = decode_facts(wait_for(fabric.store, FACTS))
     shape = (facts.shape.vocab_size, facts.shape.hidden_size)
     heads = [torch.empty(shape, dtype=facts.dtype) for _ in range(1 if facts.shape.tied else 2)]
@@ -191,8 +190,6 @@ def draft(config: Config, start: Start, place: Place, fabric: Fabric) -> int:
 
 def serve(config: Config, place: Place, fabric: Fabric) -> int:
     """A target's run: its rows, in order, each to its drafter."""
-    from trainer.train import open_local
-
     source = open_local(config, place)
     publish(source, place, fabric)
     row = int(wait_for(fabric.store, BEGIN))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import logging
 import queue
 import threading
 import time
@@ -20,8 +21,12 @@ import torch
 from torch import Tensor
 
 from trainer.batch import PackedBatch, Target, TargetFeatures
+from trainer.config import Config
 from trainer.errors import ConfigError, TrainerError
 from trainer.shapes import TargetShape
+from trainer.topology import Place, choose_dtype
+
+logger = logging.getLogger("trainer")
 
 
 class Dataset(Protocol):
@@ -248,3 +253,17 @@ class LocalSource:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if self._batches is not None:
             self._batches.close()
+
+
+def open_local(config: Config, place: Place) -> LocalSource:
+    """Target and data of this process: of a target rank, or of the only one."""
+    from trainer.data import open_dataset
+    from trainer.targets import open_target
+
+    dtype = choose_dtype(config.target.dtype, place.device)
+    target = open_target(config.target, place.device, dtype, config.model.num_taps)
+    dataset = open_dataset(config.data, target.tokenizer)
+    for line in dataset.report.lines():
+        logger.info(line)
+    worker = place.target or 0
+    return LocalSource(target, dataset, config.train.epochs, config.topology.prefetch, worker, place.targets)

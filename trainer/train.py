@@ -1,4 +1,4 @@
-"""The training loop, top to bottom: place, source, drafter, resume, steps, checkpoints."""
+"""The training loop, top to bottom: drafter, resume, steps, checkpoints."""
 
 from __future__ import annotations
 
@@ -13,51 +13,21 @@ from torch import Tensor
 from trainer import checkpoint
 from trainer.attention import choose_backend
 from trainer.clock import Clock
-from trainer.compile import CompileCounts, CompiledDrafter, compile_strictly, private_cache
+from trainer.compile import CompileCounts, CompiledDrafter, compile_strictly
 from trainer.config import Config
 from trainer.display import open_display
 from trainer.errors import TrainerError
 from trainer.flops import peak_flops
 from trainer.model import Drafter, DrafterShape
 from trainer.optimizer import DrafterOptimizer
-from trainer.process import catch_stop, device_name, logging_to, peak_memory
+from trainer.process import catch_stop, device_name, peak_memory
 from trainer.resume import Start, agree, fresh_state, gather_generators, restore
 from trainer.runlog import Sink, open_sinks
-from trainer.source import LocalSource, Plan, Source
+from trainer.source import Plan, Source
 from trainer.step import RowRunner, Summary, Tally
-from trainer.topology import Alone, Group, Place, choose_dtype, find_place
+from trainer.topology import Group, Place, choose_dtype
 
 logger = logging.getLogger("trainer")
-
-
-def run(config: Config, start: Start | None = None) -> int:
-    """Trains as configured; returns the exit code, 0 also after SIGTERM. Raises TrainerError."""
-    start = start or Start()
-    place = find_place(config)
-    with logging_to(Path(config.checkpoint.dir), leader=place.leads):
-        if config.train.compile or place.device.type == "cuda":
-            # Before anything is compiled, by whichever library.
-            logger.info("compile cache: %s", private_cache(config.train.compile_cache))
-        if not place.alone:
-            from trainer.distributed import run_rank
-
-            return run_rank(config, start, place)
-        with checkpoint.run_lock(Path(config.checkpoint.dir)):
-            return train(config, start, place, open_local(config, place), Alone())
-
-
-def open_local(config: Config, place: Place) -> LocalSource:
-    """Target and data of this process: of a target rank, or of the only one."""
-    from trainer.data import open_dataset
-    from trainer.targets import open_target
-
-    dtype = choose_dtype(config.target.dtype, place.device)
-    target = open_target(config.target, place.device, dtype, config.model.num_taps)
-    dataset = open_dataset(config.data, target.tokenizer)
-    for line in dataset.report.lines():
-        logger.info(line)
-    worker = place.target or 0
-    return LocalSource(target, dataset, config.train.epochs, config.topology.prefetch, worker, place.targets)
 
 
 def train(config: Config, start: Start, place: Place, source: Source, group: Group) -> int:

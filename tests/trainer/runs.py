@@ -23,16 +23,16 @@ WORDS = "the cat sat on a mat while dogs ran around very fast and birds sang".sp
 
 
 PRELOAD = [
-    *("trainer.train", "trainer.distributed", "trainer.data", "trainer.targets.random_weights"),
+    *("trainer.job", "trainer.data", "trainer.targets.random_weights"),
     *("torch._dynamo", "torch._inductor.compile_fx", "tests.trainer.vector_units"),
 ]
 """What the server that starts processes has loaded: neither a rank nor a compilation waits for imports."""
 
 
-def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
-    """A jsonl file of made-up sentences."""
+def write_text(path: Path, documents: int = 40, seed: int = 0, words: tuple[int, int] = (8, 40)) -> Path:
+    """A jsonl file of made-up sentences; ``words``: the fewest and the most of one."""
     draw = random.Random(seed)
-    lines = [{"text": " ".join(draw.choices(WORDS, k=draw.randint(8, 40)))} for _ in range(documents)]
+    lines = [{"text": " ".join(draw.choices(WORDS, k=draw.randint(*words)))} for _ in range(documents)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -66,15 +66,22 @@ def small_config(folder: Path, run: str = "run", **sections: dict[str, Any]) -> 
     return build_config(table)
 
 
-UNEVEN: dict[str, dict[str, Any]] = {"model": {"anchors": 256}, "data": {"max_batch_size": 2}}
-"""Rows with more anchors than tokens: their weights differ, and with them a mean of means from the mean."""
+def uneven_rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """Rows with more anchors than tokens: their weights differ, and with them a mean of means from the mean.
+
+    They are half as long as the others, which makes a step of theirs more than twice as quick.
+    """
+    text = folder / "short.jsonl"
+    paths = [str(text if text.exists() else write_text(text, words=(4, 20)))]
+    data = {"paths": paths, "token_budget": 256, "length_buckets": [128, 256], "max_batch_size": 2}
+    return {"model": {"anchors": 128}, "data": data}
 
 
 def train_here(config: Config, **start: Any) -> int:
     """A whole run in this process, on one thread as in the others."""
     import torch
 
-    from trainer.train import run
+    from trainer.job import run
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
