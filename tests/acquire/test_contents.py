@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from pathlib import Path
 
@@ -48,11 +49,12 @@ class Looking:
         self.hashed: list[str] = []
         self.last: AllContents | None = None
 
-    def __call__(self, name: str = "demo", **policy: object) -> Contents:
+    def __call__(self, name: str = "demo", trust: bool = False, **policy: object) -> Contents:
         host = CountingHost()
         found = read_distributions(host, locate(host, str(self.stage.python), "/"))
         store = digest_store.load(self.state)
-        self.last = read_contents(host, found.found, Policy(**policy), store)  # type: ignore[arg-type]
+        asked = Policy(**policy)  # type: ignore[arg-type]
+        self.last = read_contents(host, found.found, asked, store, trust_records=trust)
         digest_store.save(self.state, store)
         self.hashed = [os.path.relpath(path, self.stage.site) for path in host.hashed]
         dist = found.of(name)
@@ -235,6 +237,47 @@ def test_a_record_without_sha256_is_not_called_sound(look: Looking) -> None:
     look(deep=True)
     assert look.last is not None
     assert [item.what for item in look.last.unknown] == [str(look.stage.site / "demo/data.bin")]
+
+
+def test_what_proves_nothing_is_looked_at_again_and_nothing_beside_it(look: Looking) -> None:
+    record = look.stage.site / "demo-1.0.dist-info/RECORD"
+    record.write_text(re.sub("(demo/data.bin),sha256=[^,]*", r"\1,md5=aaaa", record.read_text()))
+    settle(look.stage.site)
+    for trust in (False, False, True):
+        seen = look(watch=("demo",), trust=trust)
+        assert (seen.unread, seen.departs) == (("demo/data.bin",), {})
+        assert look.last is not None
+        assert [item.what for item in look.last.unknown] == [str(look.stage.site / "demo/data.bin")]
+    assert look.hashed == []
+
+
+def test_a_file_that_can_be_read_at_last_is_held_against_record(look: Looking) -> None:
+    path = look.stage.site / "demo/data.bin"
+    with unreadable(path), held_host() as host:
+        found = read_distributions(host, locate(host, str(look.stage.python), "/")).found
+        store = digest_store.load(look.state)
+        assert read_contents(host, found, Policy(watch=("demo",)), store).of[found[0].directory].unread
+        digest_store.save(look.state, store)
+    assert look(watch=("demo",), trust=True).unread == ()
+    assert look.hashed == ["demo/data.bin"]
+
+
+def test_a_damaged_record_is_told_every_time(look: Looking) -> None:
+    record = look.stage.site / "demo-1.0.dist-info/RECORD"
+    sound = record.read_text()
+    record.write_text(f"no row\n{sound}")
+    settle(look.stage.site)
+    told = []
+    for deep, trust in ((False, False), (False, False), (True, False), (True, False), (False, True)):
+        look(deep=deep, trust=trust)
+        assert look.last is not None
+        told.append([(problem.kind, problem.says) for problem in look.last.problems])
+    assert told == [told[0]] * 5
+    assert [kind for kind, _ in told[0]] == ["record-damaged"]
+    record.write_text(sound)
+    look()
+    assert look.last is not None
+    assert look.last.problems == ()
 
 
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "sha256"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import hashlib
+import json
 import os
 import re
 import time
@@ -183,9 +184,11 @@ class _Reader:
         seen = self.digests.package(dist.directory)
         if seen is not None and seen.record != key:
             seen = None
+        if seen is not None:
+            self._tell_again(dist, key)
         if self.mapped is not None and seen is not None and self._taken_as_seen(dist, seen, depth, self.mapped):
             return _contents(seen, depth)
-        rows = None if seen is not None else self._rows(dist)
+        rows = None if seen is not None else self._rows(dist, key)
         if seen is None and rows is None:
             return Contents(None)
         names = _names(seen) if seen is not None else [row.path for row in rows or ()]
@@ -194,7 +197,7 @@ class _Reader:
         if seen is not None and stats.tobytes() == seen.stats and (seen.hashed or depth == "stat"):
             self._remember_day(dist, seen)
             return _contents(seen, depth)
-        rows = rows if rows is not None else self._rows(dist)
+        rows = rows if rows is not None else self._rows(dist, key, again=True)
         if rows is None or len(rows) * 4 != len(stats):
             self.notes.unseen(f"contents of {dist.name}", "RECORD changed while it was read")
             return self._unread(dist)
@@ -203,17 +206,32 @@ class _Reader:
     def _taken_as_seen(self, dist: Distribution, seen: SeenPackage, depth: Depth, mapped: tuple[str, ...]) -> bool:
         """Whether every file of the package that a process maps has the stat with which it was last looked at."""
         if depth == "stat" or not seen.hashed:
-            return depth == "stat"
+            return depth == "stat" and not _left_open(seen)
+        if _left_open(seen):
+            return False
         at = {name: index for index, name in enumerate(_names(seen))}
         mine = [name for name in mapped if name in at]
         now, before = self.host.stats(dist.location, mine), array("q", seen.stats)
         return all(_key(now, 4 * index) == _key(before, 4 * at[name]) for index, name in enumerate(mine))
 
-    def _rows(self, dist: Distribution) -> tuple[Row, ...] | None:
+    def _rows(self, dist: Distribution, key: Key, again: bool = False) -> tuple[Row, ...] | None:
+        """The rows of a RECORD; what is wrong with it is told, and kept to be told when it is not read `again`."""
         record = parse_record(self.host.read(f"{dist.directory}/RECORD"))
-        for says in record.problems:
-            self.notes.problem("record-damaged", dist.name, f"RECORD: {says}", f"{dist.directory}/RECORD")
+        if not again:
+            self._tell(dist, record.problems)
+        if record.problems:
+            self.digests.memo[f"damage of {dist.directory}"] = json.dumps([key, record.problems])
         return normalised(record.rows) if record.rows else None
+
+    def _tell(self, dist: Distribution, problems: Iterable[str]) -> None:
+        for says in problems:
+            self.notes.problem("record-damaged", dist.name, f"RECORD: {says}", f"{dist.directory}/RECORD")
+
+    def _tell_again(self, dist: Distribution, key: Key) -> None:
+        kept = self.digests.memo.get(f"damage of {dist.directory}")
+        if kept is not None:
+            mark, problems = json.loads(kept)
+            self._tell(dist, problems if tuple(mark) == key else ())
 
     def _remember_day(self, dist: Distribution, seen: SeenPackage) -> None:
         if time.time() - seen.seen_at > _DAY:
@@ -252,11 +270,12 @@ class _Reader:
             elif now[0] < 0:
                 unread.append(row.path)
                 self.notes.unseen(f"{dist.location}/{row.path}", os.strerror(-now[0]))
+                stats[at : at + 4] = array("q", (0, 0, 0, 0))
             elif cause:
                 got = self._digest(dist, row, now[0])
                 if got is None:
                     unread.append(row.path)
-                    stats[at] = 0
+                    stats[at : at + 4] = array("q", (0, 0, 0, 0))
                 elif got != row.hash:
                     departs[row.path] = got
             if is_racy(now, looked_at):
@@ -272,7 +291,7 @@ class _Reader:
             departs="\0".join(word for pair in departs.items() for word in pair).encode("utf-8", "surrogateescape"),
             seen_at=int(time.time()),
         )
-        if not unread and not is_racy(record, looked_at):
+        if not is_racy(record, looked_at):
             self.digests.learn_package(dist.directory, made)
         return Contents(made.identity, departs, made.rows, size, depth, unread=tuple(unread))
 
@@ -291,6 +310,13 @@ class _Reader:
         elif self.progress is not None:
             self.progress(size)
         return got
+
+
+def _left_open(seen: SeenPackage) -> bool:
+    """Whether some file is to be looked at again: it could not be read, or may have moved since."""
+    stats = array("q", seen.stats)
+    inodes = stats[3::4]
+    return 0 in inodes and any(not inode and not stats[4 * index] for index, inode in enumerate(inodes))
 
 
 def _said(recorded: str | None) -> str:
