@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from tests.trainer.runs import (
-    UNEVEN,
     curve,
     environment,
     free_port,
@@ -24,6 +23,7 @@ from tests.trainer.runs import (
     start_ranks,
     train_here,
     train_ranks,
+    uneven_rows,
     wait_for_step,
 )
 from trainer.checkpoint import list_checkpoints
@@ -41,8 +41,9 @@ def layout(folder: Path, targets: int, drafters: int, run: str, **sections: dict
     """Two uneven rows a step whatever the layout, so that losses can be compared."""
     sections["topology"] = {"targets": targets, "drafters": drafters, "queue_depth": 2, "prefetch": 4}
     sections["train"] = {"rows_per_step": 2, "epochs": 3, **sections.get("train", {})}
-    sections["data"] = {**UNEVEN["data"], **sections.get("data", {})}
-    return small_config(folder, run, model=UNEVEN["model"], **sections)
+    uneven = uneven_rows(folder)
+    sections["data"] = {**uneven["data"], **sections.get("data", {})}
+    return small_config(folder, run, model=uneven["model"], **sections)
 
 
 @pytest.fixture(scope="module")

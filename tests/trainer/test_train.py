@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.runs import UNEVEN, curve, log_of, small_config, train_here, write_text
+from tests.trainer.runs import curve, log_of, small_config, train_here, uneven_rows, write_text
 from trainer import step
 from trainer.checkpoint import list_checkpoints
 from trainer.loss import Totals, block_loss
@@ -44,8 +44,9 @@ def test_rows_of_a_step_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return totals
 
     monkeypatch.setattr(step, "block_loss", noted)
-    singles = small_config(tmp_path, "singles", train={"lr": 1e-12, "max_steps": 4}, **UNEVEN)
-    together = small_config(tmp_path, "together", train={"lr": 1e-12, "max_steps": 1, "rows_per_step": 4}, **UNEVEN)
+    uneven = uneven_rows(tmp_path)
+    singles = small_config(tmp_path, "singles", train={"lr": 1e-12, "max_steps": 4}, **uneven)
+    together = small_config(tmp_path, "together", train={"lr": 1e-12, "max_steps": 1, "rows_per_step": 4}, **uneven)
     train_here(singles)
     train_here(together)
     first = curve(together)[1]
