@@ -8,6 +8,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # The trainer's tests are pinned to the torch that lockfiles/ describes; pip fetches it from its configured index.
 TORCH ?= torch==2.13.0
+# So many processes share the tests, which often wait for a child or a clock; 0 runs them in one, one after another.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DELETE_ON_ERROR:
 .PHONY: demo test test-fast train bench check format clean
@@ -16,10 +19,10 @@ demo: $(VENV)/.core
 	$(BIN)/envguard demo
 
 test: $(VENV)/.all
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.all
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 # A drafter for SmolLM2-135M on two CPU cores in a few minutes, then its acceptance length on held-out prompts.
 train: $(VENV)/.all

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -279,7 +280,8 @@ def test_two_nodes_that_agree_start_and_two_that_differ_refuse_together(
 @contextlib.contextmanager
 def namespaces() -> Iterator[list[list[str]]]:
     """Two network namespaces joined by a cable: two machines, as far as the network can tell."""
-    names = ["eg-node0", "eg-node1"]
+    mine = os.getpid()  # other runs of these tests on this machine have their own
+    names, cable = [f"eg{mine}-node{rank}" for rank in range(2)], [f"eg{mine}-v{rank}" for rank in range(2)]
 
     def ip(*words: str) -> None:
         subprocess.run(["ip", *words], check=True, capture_output=True)
@@ -287,10 +289,10 @@ def namespaces() -> Iterator[list[list[str]]]:
     try:
         for name in names:
             ip("netns", "add", name)
-        ip("link", "add", "eg-v0", "netns", names[0], "type", "veth", "peer", "name", "eg-v1", "netns", names[1])
+        ip("link", "add", cable[0], "netns", names[0], "type", "veth", "peer", "name", cable[1], "netns", names[1])
         for rank, name in enumerate(names):
-            ip("-n", name, "addr", "add", f"10.97.0.{rank + 1}/24", "dev", f"eg-v{rank}")
-            ip("-n", name, "link", "set", f"eg-v{rank}", "up")
+            ip("-n", name, "addr", "add", f"10.97.0.{rank + 1}/24", "dev", cable[rank])
+            ip("-n", name, "link", "set", cable[rank], "up")
             ip("-n", name, "link", "set", "lo", "up")
         yield [["ip", "netns", "exec", name] for name in names]
     finally:
@@ -301,8 +303,9 @@ def namespaces() -> Iterator[list[list[str]]]:
 def can_make_namespaces() -> bool:
     if shutil.which("ip") is None:
         return False
-    done = subprocess.run(["ip", "netns", "add", "eg-probe"], check=False, capture_output=True)
-    subprocess.run(["ip", "netns", "del", "eg-probe"], check=False, capture_output=True)
+    probe = f"eg{os.getpid()}-probe"
+    done = subprocess.run(["ip", "netns", "add", probe], check=False, capture_output=True)
+    subprocess.run(["ip", "netns", "del", probe], check=False, capture_output=True)
     return done.returncode == 0
 
 
