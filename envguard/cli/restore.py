@@ -144,7 +144,8 @@ def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
         return NotDetermined.code
     if not report.missing:
         return 0
-    hint = None if wish.fetch else "`--fetch` downloads what a witness names by hash; nothing was changed"
+    narrower = "`--only NAME` restores that package alone"
+    hint = narrower if wish.fetch else f"`--fetch` downloads what a witness names by hash; {narrower}"
     print_error(f"{counted(len(report.missing), 'package')} cannot be had from this machine", hint, 4, as_json=False)
     return RestoreError.code
 
