@@ -226,8 +226,15 @@ def loaded_modules(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def loaded_version(module: str) -> str | None:
-    """`__version__` of an imported module, where it has one that is text."""
-    value = getattr(sys.modules.get(module), "__version__", None)
+    """`__version__` of an imported module, where it has one that is text.
+
+    A function `__getattr__` of the module is not asked: it answers with what lies on disk now (click's), imports, or
+    warns, and where warnings are errors that costs the whole stamp.
+    """
+    found = sys.modules.get(module)
+    kept = getattr(found, "__dict__", {})
+    lacks = "__version__" not in kept and "__getattr__" in kept
+    value = None if lacks else getattr(found, "__version__", None)
     return str(value) if isinstance(value, str) else None
 
 
