@@ -147,6 +147,9 @@ def known_before(before: Iterable[Before]) -> dict[str, Known]:
             full = item.restored.full_version
             found[name] = Known(name, full, item.restored.build, absent=full is None)
             continue
+        if item.mended is not None:
+            found[name] = Known(name, item.mended.full_version)
+            continue
         if swap is None:
             found[name] = Known(name, None, doubt=item.doubt or Known.doubt)
             continue

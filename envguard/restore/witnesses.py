@@ -34,6 +34,8 @@ def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Befor
             newer.append(item.name)
         elif item.restored is not None:
             wanted.append(_restored(item.restored))
+        elif item.mended is not None:
+            wanted.append(_mended(item.mended))
         elif swap is None:
             sure = f"{item.doubt}; no witness knows which"
             wanted.append(Wanted(name=item.name, version=None, witness="no witness", sure=sure))
@@ -66,6 +68,18 @@ def _restored(item: Restored) -> Wanted:
         build=item.build,
         witness="journal",
         sure=f"restored for this moment before: {proof.witness} {proof.path} {proof.field}",
+    )
+
+
+def _mended(item: Restored) -> Wanted:
+    """The version alone: which of its builds lay there before the restore, nobody wrote down."""
+    proof = item.proof
+    return Wanted(
+        name=item.name,
+        version=item.version,
+        full_version=item.full_version,
+        witness="journal",
+        sure=f"a restore replaced it by the same version: {proof.witness} {proof.path} {proof.field}",
     )
 
 

@@ -43,11 +43,13 @@ class Restored:
 
 @dataclass(frozen=True)
 class Before:
-    """What is to be said of one package at a moment: a restore's word, a swap after it, or only a doubt."""
+    """What is to be said of one package at a moment: a restore's word, a swap after it, the version that a restore
+    mended (`mended`: it was there, in which build nobody wrote down), or only a doubt."""
 
     name: str
     restored: Restored | None = None
     swap: Swap | None = None
+    mended: Restored | None = None
     doubt: str | None = None
 
 
@@ -104,7 +106,10 @@ def changed_since(swaps: Iterable[Swap], saved_ns: int, restored: Iterable[Resto
             found.setdefault(item.name, Before(item.name, restored=item))
     for swap in sorted(swaps, key=lambda swap: swap.group.end_ns):
         name = swap.event.subject
-        if swap.group.end_ns <= saved_ns or name in found:
+        # By its own end: a restore keeps the folders of what it replaces, so that its run seems to begin with the old
+        # install, and reaches to whatever was installed beside that.
+        end = swap.install.end_ns if swap.install.end_ns is not None else swap.group.end_ns
+        if end <= saved_ns or name in found:
             continue
         before = _of_swap(swap, saved_ns, told)
         if before is not None:
@@ -118,13 +123,22 @@ def _of_swap(swap: Swap, saved_ns: int, told: tuple[Restored, ...]) -> Before | 
     if own is None:
         return Before(swap.event.subject, swap=swap)
     if own.was_since_ns is not None and own.was_since_ns <= saved_ns:
-        return Before(own.name, swap=swap)  # what the restore took away had been there at that moment already
+        # What the restore took away had been there at that moment already. Where that was the same version, no
+        # predecessor is found for the install, which must not be read as "there was none".
+        if own.was is not None and own.was == own.full_version and not _knows(swap, own.was):
+            return Before(own.name, mended=own)
+        return Before(own.name, swap=swap)
     came = max((item.was_since_ns or 0 for item in told if _took_away(item, own)), default=0)
     if own.moment_ns is not None and saved_ns <= own.moment_ns and came <= saved_ns:
         return None
     late = "came after this moment" if own.was_since_ns is not None else "had been there since nobody knows when"
     done = f"envguard restored {own.full_version} at {clock.iso_ns(own.done_ns)}"
     return Before(own.name, doubt=f"{done}, and what that replaced {late}")
+
+
+def _knows(swap: Swap, version: str) -> bool:
+    """Whether a witness names the build of that version that the swap replaced."""
+    return bool(swap.previous) and swap.previous[0].version.full == version
 
 
 def maker(swap: Swap, restored: Sequence[Restored]) -> Restored | None:

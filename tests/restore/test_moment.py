@@ -86,3 +86,18 @@ def test_going_back_to_a_later_state_does_not_rewrite_an_earlier_one(torch_stage
     assert torch_stage.envguard("restore", "step_690", "-y").returncode == 0
     assert torch_stage.envguard("restore", "@1", "-y").returncode == 0
     assert _torch_drift(torch_stage, "step_690") == (1, [("2.11.0+cu128", "2.11.0+cu130")])
+
+
+def test_a_package_that_a_restore_mended_was_there_before(torch_stage: Stage) -> None:
+    """Its files were deleted and are back, in the same version: a checkpoint from before is not without it, and
+    going to that checkpoint removes nothing."""
+    _save(torch_stage, "step_690")
+    assert torch_stage.envguard("snapshot").returncode == 0
+    (torch_stage.site / "transformers/__init__.py").unlink()
+    assert torch_stage.envguard("restore", "@1", "-y").returncode == 0
+
+    done = torch_stage.envguard("diff", "@1", "step_690", "--json")
+    drifts = json.loads(done.stdout)["drifts"]
+    assert (done.returncode, [row for row in drifts if row["severity"] != "info"]) == (3, [])
+    exact = torch_stage.envguard("restore", "step_690", "--exact", "--dry-run", "--json")
+    assert (exact.returncode, json.loads(exact.stdout)["plan"]) == (0, [])
