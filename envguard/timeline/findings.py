@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
@@ -135,6 +135,16 @@ def gap(lead: Swap, checkpoint: Checkpoint) -> str:
     return f"{lead.change.name} replaced {clock.span(apart)} {when} {checkpoint.name}"
 
 
+def _removed_with_it(gone: Sequence[Event]) -> Iterator[str]:
+    """What the run took out, and apart from it what only the shared cache lost in that second."""
+    sure = tuple(event.subject for event in gone if event.confidence != "weak")
+    perhaps = tuple(event.subject for event in gone if event.confidence == "weak")
+    if sure:
+        yield f"Removed: {_names(sure)}."
+    if perhaps:
+        yield f"Perhaps removed, here or from another environment that shares the cache: {_names(perhaps)}."
+
+
 def _swap_finding(
     swaps: list[Swap],
     gone: list[Event],
@@ -151,8 +161,7 @@ def _swap_finding(
     others = [f"{swap.change.name} {swap.change.from_ or '?'} → {swap.change.to}" for swap in swaps[1:]]
     if others:
         parts.append(f"Replaced with it: {', '.join(others[:6])}{_more(others, 6)}.")
-    if gone:
-        parts.append(f"Removed: {_names(tuple(event.subject for event in gone))}.")
+    parts += _removed_with_it(gone)
     events = [swap.event for swap in swaps]
     if checkpoint is not None and saved is not None:
         if earlier is None:

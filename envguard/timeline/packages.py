@@ -14,7 +14,7 @@ from envguard.timeline import transactions as runs
 from envguard.timeline.happening import make_event
 from envguard.timeline.hints import Hints
 from envguard.timeline.previous import Previous, Sighting, previous_builds, sightings_of_cache
-from envguard.timeline.removals import lone_removals
+from envguard.timeline.removals import lone_removals, seen_here
 from envguard.timeline.requirements import Graph
 from envguard.timeline.transactions import Group, Version
 
@@ -73,7 +73,7 @@ def read_packages(
             swaps.append(swap)
             events.append(swap.event)
             changes.append(swap.change)
-        gone = _removed(group, uses, current)
+        gone = _removed(group, uses, current, sightings)
         events += gone
         changes += [PackageChange(name=event.subject, from_=event.from_, to=None) for event in gone]
         told.append(runs.transaction_of(group, tuple(changes), roots))
@@ -194,7 +194,9 @@ def _summary(install: Install, old: Version | None, new: Version, kind: str) -> 
     return f"{text} ({install.doubt})" if install.doubt else text
 
 
-def _removed(group: Group, uses: tuple[ArchiveUse, ...], current: dict[str, Install]) -> list[Event]:
+def _removed(
+    group: Group, uses: tuple[ArchiveUse, ...], current: dict[str, Install], sightings: tuple[Sighting, ...]
+) -> list[Event]:
     """Packages that were unlinked while the run was at work and are not there any more."""
     events = []
     for removal in runs.removals_of(group, uses, current):
@@ -218,7 +220,7 @@ def _removed(group: Group, uses: tuple[ArchiveUse, ...], current: dict[str, Inst
                 from_=use.full_version,
                 transaction=group.id,
                 # Another environment that shares the cache may have lost it in the same second.
-                best="weak",
+                best="strong" if seen_here(use, sightings) is not None else "weak",
             )
         )
     return events

@@ -53,14 +53,23 @@ def lone_removals(
     return events
 
 
+def seen_here(use: ArchiveUse, sightings: Iterable[Sighting]) -> Sighting | None:
+    """A record that this version was in this environment before its archive lost the inode."""
+    moment = use.last_link_change_ns or 0
+    for sighting in sightings:
+        same = sighting.version.full in (use.full_version, use.archive.version)
+        if sighting.name == use.archive.name and same and sighting.time_ns is not None and sighting.time_ns <= moment:
+            return sighting
+    return None
+
+
 def _tie(
     use: ArchiveUse, groups: Sequence[Group], graph: Graph, sightings: Sequence[Sighting]
 ) -> tuple[str, Confidence] | None:
     name, moment = use.archive.name, use.last_link_change_ns or 0
-    for sighting in sightings:
-        same = sighting.version.full in (use.full_version, use.archive.version)
-        if sighting.name == name and same and sighting.time_ns is not None and sighting.time_ns <= moment:
-            return f"it was here by {sighting.evidence[0].path}", "strong"
+    sighting = seen_here(use, sightings)
+    if sighting is not None:
+        return f"it was here by {sighting.evidence[0].path}", "strong"
     requirers = [edge for edge in graph.to.get(name, ()) if not edge.by_extra]
     if requirers:
         return f"{requirers[0].requirer} still requires it", "weak"

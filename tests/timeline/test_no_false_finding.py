@@ -91,6 +91,21 @@ def test_another_venv_that_removes_a_package_of_both(torch_stage: Stage) -> None
     assert (code, answer["findings"]) == (0, [])
 
 
+def test_another_venv_that_is_deleted_just_before_an_install_here(torch_stage: Stage) -> None:
+    """What only the shared cache lost in that second is not said to have been removed from here."""
+    other = torch_stage.root / "other"
+    torch_stage.uv("venv", "--quiet", "--python", str(torch_stage.python), str(other))
+    where = ("--offline", "--no-index", "--find-links", str(torch_stage.wheels))
+    torch_stage.uv("pip", "install", *where, "--python", str(other / "bin/python"), "sglang", "--no-deps")
+    save_checkpoint(torch_stage)
+    time.sleep(2.2)
+    shutil.rmtree(other)
+    torch_stage.uv("pip", "install", *where, "--python", str(torch_stage.python), "torch==2.11.0+cu130", "--no-deps")
+    _, answer = timeline(torch_stage, "--since-checkpoint", "step_690")
+    assert " Removed: " not in answer["findings"][0]["says"]
+    assert "shares the cache: sglang." in answer["findings"][0]["says"]
+
+
 @pytest.mark.parametrize("keep_times", [True, False])
 def test_a_copied_venv(torch_stage: Stage, keep_times: bool) -> None:
     save_checkpoint(torch_stage)
