@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -42,9 +42,10 @@ class LogFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Throughput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The guard over tok/s: below `fraction` of the baseline for `seconds`, after `warmup_steps`."""
 
-    fraction: float = 0.7
-    seconds: float = 120.0
-    warmup_steps: int = 20
+    # Beyond these bounds every run would be told to be slow, or none.
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.7
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 120.0
+    warmup_steps: Annotated[int, msgspec.Meta(ge=0)] = 20
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,8 +64,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uv_caches: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     link_mode: Literal["copy", "hardlink", "clone", "symlink"] = "copy"
-    vault_max_bytes: int = 100 << 30
-    vault_max_days: int = 180
+    vault_max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 100 << 30
+    vault_max_days: Annotated[int, msgspec.Meta(ge=0)] = 180
     shell_history: bool = False
     logs: tuple[str, ...] = ()
     log_fields: LogFields = LogFields()
@@ -87,10 +88,7 @@ def load(root: Path | None, environ: Mapping[str, str], user_file: Path | None) 
     if root is not None:
         merged.update(_project_table(root))
     merged.update(_from_environ(environ))
-    try:
-        return msgspec.convert(merged, Config)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"configuration: {error}", "`docs/configuration.md` lists every key") from error
+    return msgspec.convert(merged, Config)
 
 
 def parse_project_config(path: str, text: str, in_pyproject: bool) -> Config:
@@ -101,8 +99,8 @@ def parse_project_config(path: str, text: str, in_pyproject: bool) -> Config:
         if in_pyproject:
             table = table["tool"]["envguard"]
         return msgspec.convert(_table(Path(path), table), Config)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, msgspec.ValidationError) as error:
-        raise UsageError(f"{path}: {error}", "`docs/configuration.md` lists every key") from error
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: {error}", "it has to be TOML in UTF-8") from error
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -134,12 +132,37 @@ def _table(path: Path, table: dict[str, Any]) -> dict[str, Any]:
     for key in table:
         if key.replace("-", "_") not in KEYS:
             raise UsageError(f"{path}: unknown key {key!r}", _suggestion(key))
-    return {key.replace("-", "_"): value for key, value in table.items()}
+    found = {key.replace("-", "_"): value for key, value in table.items()}
+    _check_values(str(path), found)
+    return found
+
+
+def _check_values(source: str, table: dict[str, Any]) -> None:
+    """Each source by itself, so that the error names the file or the variable. Raises `UsageError`."""
+    try:
+        msgspec.convert(table, Config)
+    except msgspec.ValidationError as error:
+        says, _, where = str(error).partition(" - at `$.")
+        key = where.rstrip("`")
+        allowed = ", ".join(_allowed(key))
+        hint = f"`{key}` is one of: {allowed}" if allowed else "docs/configuration.md says what each key takes"
+        raise UsageError(f"{source}: {key}: {says}" if key else f"{source}: {says}", hint) from error
+
+
+def _allowed(key: str) -> tuple[str, ...]:
+    """The words that a key takes; empty where it takes others than a few words."""
+    kinds = {field.name: field.type for field in msgspec.structs.fields(Config)}
+    return get_args(kinds[key]) if get_origin(kinds.get(key)) is Literal else ()
 
 
 def _suggestion(key: str) -> str:
     close = difflib.get_close_matches(key.replace("-", "_"), KEYS, n=1)
     return f"did you mean `{close[0]}`?" if close else f"the keys are: {', '.join(KEYS)}"
+
+
+def _suggested_variable(key: str) -> str:
+    close = difflib.get_close_matches(key, KEYS, n=1)
+    return f"did you mean `ENVGUARD_{close[0].upper()}`?" if close else f"the keys are: {', '.join(KEYS)}"
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -149,7 +172,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
             continue
         key = variable.removeprefix("ENVGUARD_").lower()
         if key not in KEYS:
-            raise UsageError(f"unknown variable {variable}", _suggestion(key))
+            raise UsageError(f"unknown variable {variable}", _suggested_variable(key))
         if key in _LISTS:
             found[key] = [part for part in value.split(os.pathsep) if part]
         elif key in ("shell_history", "vault_max_bytes", "vault_max_days"):
@@ -161,4 +184,5 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
                 ) from error
         else:
             found[key] = value
+        _check_values(f"variable {variable}", {key: found[key]})
     return found

@@ -36,6 +36,31 @@ def test_an_unknown_variable_and_a_wrong_type_are_errors(tmp_path: Path) -> None
         config.load(None, {"ENVGUARD_REFUSE": "never"}, None)
 
 
+@pytest.mark.parametrize(
+    ("text", "says", "hint"),
+    [
+        ('refuse = "wran"', "refuse: Invalid enum value 'wran'", "`refuse` is one of: warn, block"),
+        ('checkpoints = "runs"', "checkpoints: Expected `array`, got `str`", "configuration.md"),
+        ("[throughput]\nfraction = 7", "throughput.fraction: Expected `float` <= 1.0", "configuration.md"),
+        ("vault_max_days = -1", "vault_max_days: Expected `int` >= 0", "configuration.md"),
+    ],
+)
+def test_a_wrong_value_names_the_file_the_key_and_what_it_takes(
+    tmp_path: Path, text: str, says: str, hint: str
+) -> None:
+    (tmp_path / "envguard.toml").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        config.load(tmp_path, {}, None)
+    assert str(caught.value) == f"{tmp_path / 'envguard.toml'}: {says}"
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_mistyped_variable_is_told_the_nearest_variable() -> None:
+    with pytest.raises(UsageError) as caught:
+        config.load(None, {"ENVGUARD_REFUZE": "block"}, None)
+    assert caught.value.hint == "did you mean `ENVGUARD_REFUSE`?"
+
+
 def test_lists_from_variables_are_split_like_path(tmp_path: Path) -> None:
     assert config.load(None, {"ENVGUARD_CHECKPOINTS": "a:b"}, None).checkpoints == ("a", "b")
 
