@@ -79,13 +79,20 @@ def _between(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iter
         if was == now:
             was, now = old.version, new.version
         yield Change(facet, name, kind, was, now)
-        if new.departs:
+        if new.departs and not merely_deleted(a, b, name):
             yield Change(facet, name, "patched", old.build, new.build, _files(new.departs))
         return
     yield from _same_version(a, b, old, new)
     if (old.editable is None) != (new.editable is None):
         where = f"editable, from {new.editable}" if new.editable else "no longer editable"
         yield Change(facet, name, "origin", old.editable, new.editable, where)
+
+
+def merely_deleted(a: Fingerprint, b: Fingerprint, name: str) -> bool:
+    """Whether B lacks files of a package that A had whole, and has no other file of it altered."""
+    before = {problem.kind for problem in a.problems if problem.subject == name}
+    after = {problem.kind for problem in b.problems if problem.subject == name}
+    return "files-missing" in after - before and "files-modified" not in after
 
 
 def _torch_kind(old: Torch | None, new: Torch | None) -> str:
@@ -119,6 +126,8 @@ def _same_version(a: Fingerprint, b: Fingerprint, old: Package, new: Package) ->
         return
     fresh = [path for path in new.departs if path not in old.departs]
     gone = [path for path in old.departs if path not in new.departs]
+    if fresh and merely_deleted(a, b, name):
+        return  # told as a problem of B's: nothing was altered, and whatever imports those files fails
     if fresh:
         yield Change(facet, name, "patched", old.build, new.build, _files(fresh))
     elif gone and old.depth != "stat" and new.depth == "stat":

@@ -57,7 +57,8 @@ def verdict(report: DiffReport) -> str:
     if blocks or warns:
         worst = (blocks or warns)[0]
         counts = [f"{len(blocks)} block"] * bool(blocks) + [f"{len(warns)} warn"] * bool(warns)
-        told = f" {change(worst)}" if change(worst) else f": {short(worst.why)}" if worst.why else ""
+        swap = "" if _of_digests(worst) else change(worst)
+        told = f" {swap}" if swap else f": {short(worst.why)}" if worst.why else ""
         # A cache's subject is its kind, which is no name that a reader would know it by.
         named = f"compile cache {worst.subject}" if worst.facet == "compile_cache" else worst.subject
         return f"DRIFT ({', '.join(counts)}): {named}{told}"
@@ -83,6 +84,11 @@ def change(drift: Drift) -> str:
     if drift.a is None and drift.b is None:
         return ""
     return f"{short(drift.a) or 'none'} → {short(drift.b) or 'none'}"
+
+
+def _of_digests(drift: Drift) -> bool:
+    """Whether both values are digests, which name a build to programs and tell a person nothing."""
+    return all(value is not None and _DIGEST.fullmatch(value) for value in (drift.a, drift.b))
 
 
 def short(value: str | None) -> str:

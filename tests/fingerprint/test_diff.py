@@ -463,6 +463,18 @@ def test_problems_that_have_a_row_of_their_own_or_concern_a_newcomer() -> None:
     assert found == [("zz_hook.pth", "warn"), ("transformers", "warn"), ("sglang", "info"), ("sglang", "info")]
 
 
+def test_deleted_files_are_told_as_missing_and_not_as_an_edit() -> None:
+    gone = Problem(kind="files-missing", subject="transformers", says="installed, but 1 of its 9 files is missing: x")
+    damaged = package("transformers", "5.6.0", "f" * 64, departs=("transformers/trainer.py",))
+    found = compare(BASE, with_packages(damaged, problems=(gone,))).drifts
+    assert [(drift.subject, drift.effect, drift.why) for drift in found] == [("transformers", "breaks", gone.says)]
+    # Where some were altered too, one row names them all; and what A lacked already is no news by itself.
+    edited = Problem(kind="files-modified", subject="transformers", says="1 of its files is not what was installed")
+    for problems, before in (((gone, edited), BASE), ((gone,), replace(BASE, problems=(gone,)))):
+        (row,) = compare(before, with_packages(damaged, problems=problems)).drifts
+        assert (row.effect, row.why.rpartition(": ")[2]) == ("numerics", "transformers/trainer.py")
+
+
 def test_unknown_on_one_side_is_undetermined_and_on_both_alike_is_info() -> None:
     unseen = Unknown("packages in /opt/site", "Permission denied")
     b = replace(BASE, unknown=(unseen,))
