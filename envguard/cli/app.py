@@ -5,6 +5,8 @@ Commands are imported when they are called: `envguard --help` and a mistyped opt
 
 from __future__ import annotations
 
+import difflib
+import errno
 import importlib
 import io
 import os
@@ -32,6 +34,8 @@ COMMANDS: dict[str, str] = {
     "demo": "Replay the eleven-minute gap in a throw-away directory.",
 }
 
+# What a write fails with where nothing is wrong with the program: `envguard log > /dev/full`.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -49,6 +53,15 @@ class LazyGroup(typer.core.TyperGroup):
         command.name = cmd_name
         command.context_settings = {**CONTEXT, **command.context_settings}
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Typer would look for the nearest among commands that are loaded: here none is."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"No such command '{args[0]}'." + (f" Did you mean '{near[0]}'?" if near else ""))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -149,6 +162,9 @@ def _report(error: Exception, words: list[str]) -> int:
         hint: str | None = f"`{usage} --help` shows what there is"
     elif isinstance(error, Error):
         message, hint, code = str(error), error.hint, error.code
+    elif isinstance(error, OSError) and error.errno in NO_ROOM:
+        message, code = f"{error.filename or 'the answer'} cannot be written: {error.strerror}", 2
+        hint = "it needs room, and a device that takes writes"
     else:
         message = f"{type(error).__name__}: {error}"
         hint, code = "this is a fault in envguard; `-vv` prints the traceback to report", 2

@@ -83,5 +83,18 @@ def test_a_stream_that_is_closed_changes_no_code(command: str, closed: str) -> N
     assert "Traceback" not in done.stderr
 
 
+def test_a_mistyped_command_is_told_the_nearest() -> None:
+    done = run("dif")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: No such command 'dif'. Did you mean 'diff'?")
+
+
+def test_an_answer_that_finds_no_room_is_no_fault_of_the_program() -> None:
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-P", "-m", "envguard", "schema", "diff"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == "error: the answer cannot be written: No space left on device"
+
+
 def test_version() -> None:
     assert run("--version").stdout.startswith("envguard ")
