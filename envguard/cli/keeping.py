@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from envguard.cli.options import Session
 from envguard.errors import InputError
+from envguard.fingerprint.units import counted
 
 if TYPE_CHECKING:
     from envguard.model.fingerprint import Fingerprint
@@ -27,16 +28,17 @@ def keep_builds(session: Session, taken: Fingerprint, screen: Screen) -> None:
     except OSError as error:
         where = error.filename or session.project.state
         raise InputError(
-            f"the vault cannot be written: {where}: {error.strerror or error}", "`state = ` moves it to another disk"
+            f"the vault cannot be written: {where}: {error.strerror or error}",
+            "`state` in envguard.toml names another folder",
         ) from error
-    screen.say(f"kept {len(kept.wheels)} wheels in the vault; {len(kept.known)} were there already")
+    screen.say(f"kept {counted(len(kept.wheels), 'wheel')} in the vault; {len(kept.known)} there already")
     for says in kept.caches:
         screen.say(says)
     for note in kept.notes:
         screen.warn(note)
 
 
-def write_lock(session: Session, path: str, taken: Fingerprint) -> None:
+def write_lock(session: Session, path: str, taken: Fingerprint, screen: Screen) -> None:
     """Writes the lock of the installed builds. Raises `InputError`, `UsageError` and `NotDetermined`."""
     import os
 
@@ -57,3 +59,4 @@ def write_lock(session: Session, path: str, taken: Fingerprint) -> None:
         raise InputError(
             f"{path} cannot be written: {error.strerror or error}", "`--lock` names a file in a folder that is there"
         ) from error
+    screen.say(f"wrote {path}: {counted(len(taken.packages), 'package')}, each by hash")

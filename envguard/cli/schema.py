@@ -12,13 +12,17 @@ from envguard.cli.options import ColorOption, JsonOption, QuietOption, VerboseOp
 
 
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="fingerprint, diff, timeline, …")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="What `--json` of that command prints, or `error`.")],
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
     color: ColorOption = "auto",
 ) -> None:
-    """Print the JSON Schema of an answer; it is one JSON object with `--json` and without."""
+    """Print the JSON Schema of an answer; it is one JSON object with `--json` and without.
+
+    KIND is fingerprint (what `snapshot` prints), diff, verify, timeline, collect, restore, launch, log, vault, demo
+    or error.
+    """
     from envguard.model.schema import schema_text
     from envguard.report.screen import Screen
 

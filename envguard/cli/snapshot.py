@@ -87,7 +87,7 @@ def snapshot(
     if lock is not None:
         from envguard.cli.keeping import write_lock
 
-        write_lock(session, lock, fingerprint)
+        write_lock(session, lock, fingerprint, screen)
     if keep:
         from envguard.cli.keeping import keep_builds
 

@@ -123,7 +123,8 @@ def resolve_default(places: Places, resuming: str | None = None) -> Reference:
         return replace(found, notes=(*found.notes, *doubts))
     raise UsageError(
         "no reference is given and none is recorded: no stamped checkpoint, no baseline, no lock",
-        "name one (a checkpoint, a fingerprint file, a lock file, @1), or record one: `envguard launch --baseline`",
+        "name one (a checkpoint, a fingerprint file, a lock file, @1), or record one at the first start: "
+        "`envguard launch --baseline -- COMMAND`",
     )
 
 
@@ -131,10 +132,10 @@ def _passed_over(unstamped: Sequence[Reference]) -> Iterator[str]:
     """Says which checkpoint was not taken though it is further on: whoever reads "matches step_3" beside a step_6
     would else take it for a mistake, or overlook that step_6 proves nothing."""
     if len(unstamped) == 1:
-        yield f"taken though {unstamped[0].label} is further on, which does not count: {unstamped[0].no_stamp}"
+        yield f"taken because the later {unstamped[0].label} does not count: {unstamped[0].no_stamp}"
     elif unstamped:
         last = unstamped[0]
-        yield f"taken though {len(unstamped)} are further on, which do not count; {last.label}: {last.no_stamp}"
+        yield f"taken because {len(unstamped)} later checkpoints do not count ({last.label}: {last.no_stamp})"
 
 
 def stamps_of_newest(places: Places) -> dict[str, Fingerprint]:

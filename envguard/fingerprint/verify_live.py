@@ -68,5 +68,5 @@ def _check_names(names: frozenset[str], distributions: Distributions) -> None:
     installed = {dist.name for dist in distributions.found}
     for name in sorted(names - installed):
         close = difflib.get_close_matches(name, installed, n=3)
-        hint = f"did you mean {', '.join(close)}?" if close else f"{len(installed)} packages are installed"
+        hint = f"did you mean `{'`, `'.join(close)}`?" if close else "`envguard snapshot -v` lists what is installed"
         raise UsageError(f"{name} is not installed", hint)

@@ -87,7 +87,7 @@ def parse_until(text: str) -> str:
             return (day + timedelta(days=1)).astimezone().isoformat()
         return datetime.fromisoformat(text).astimezone().isoformat()
     except ValueError as error:
-        raise UsageError(f"--until {text!r} is no date: {error}", "`--until 2026-12-31`, or with a time") from error
+        raise UsageError(f"--until {text!r} is no date", "`--until 2026-12-31`, or with a time") from error
 
 
 def author() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from envguard.acquire.survey import Survey
+from envguard.fingerprint.units import counted
 from envguard.model.action import CollectReport
 from envguard.report.errors import printable
 
@@ -24,7 +25,8 @@ def render(report: CollectReport, size: int, seen: Survey, verbose: bool) -> Cal
             f"{sum(map(len, seen.train_logs)):,} log lines, {len(seen.processes)} processes"
         )
         if seen.unknown:
-            console.print(f"{len(seen.unknown)} things could not be seen; `timeline --bundle` names them")
+            what = counted(len(seen.unknown), "thing")
+            console.print(f"{what} could not be seen; `envguard timeline --bundle FILE` says what")
         if report.unavailable:
             if verbose:
                 for item in report.unavailable:

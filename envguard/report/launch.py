@@ -12,6 +12,7 @@ from envguard.launch.session import FIRST_START, Gate
 from envguard.launch.waivers import Waiver
 from envguard.model.action import Check, LaunchReport, Run
 from envguard.model.drift import Drift
+from envguard.report.diff import short
 from envguard.report.errors import printable
 from envguard.report.paragraph import paragraph
 
@@ -91,7 +92,8 @@ def _drift(drift: Drift) -> str:
 def _value(value: str | None) -> str:
     if value is None:
         return "absent"
-    return value if len(value) <= 48 else f"{value[:20]}…"
+    told = short(value)
+    return told if len(told) <= 48 else f"{told[:20]}…"
 
 
 def advise(verdict: Verdict, reference: str | None, given: Sequence[Waiver] = ()) -> tuple[str, ...]:
@@ -103,7 +105,7 @@ def advise(verdict: Verdict, reference: str | None, given: Sequence[Waiver] = ()
     out: list[str] = []
     restorable = [drift for drift in verdict.drifts if drift.facet in _RESTORABLE]
     if restorable and reference is not None:
-        out.append(f"bring it back:  envguard restore {shlex.quote(reference)}")
+        out.append(f"bring it back:    envguard restore {shlex.quote(reference)}")
     if verdict.code == 75:
         out.append("try again when it has passed (exit code 75)")
     elif waivers := _waivers(verdict, given):
@@ -132,8 +134,8 @@ def started_line(report: LaunchReport) -> str:
     """One line for the person who starts it."""
     waived = f", {sum(len(w.covers) for w in report.waived)} waived" if report.waived else ""
     if report.reference == FIRST_START:
-        how = "is the first start"
-    elif report.unknown or any(drift.severity != "info" for drift in report.drifts):
+        return f"envguard: a first start, {report.fingerprint} is held against nothing{waived}: starting"
+    if report.unknown or any(drift.severity != "info" for drift in report.drifts):
         how = f"is let pass against {report.reference}"  # waived, or below `refuse`: no match, and not called one
     else:
         how = f"matches {report.reference}"

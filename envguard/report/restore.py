@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envguard.fingerprint.units import counted
-from envguard.model.action import RestoreReport
+from envguard.model.action import RestoreReport, Source
 from envguard.report.errors import printable
 from envguard.report.paragraph import paragraph
 
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 
 MOST_NAMED = 4
+_SOURCES: dict[Source, str] = {
+    "pylock": "uv cache",
+    "rebuilt-wheel": "uv cache, rebuilt",
+    "vault": "vault",
+    "find-links": "wheel",
+    "fetched": "fetched",
+}
+"""Where a build comes from, as people call it."""
 
 
 def size(count: int | None) -> str:
@@ -66,7 +74,7 @@ def _plan(console: Console, report: RestoreReport) -> None:
             printable(item.package),
             printable(item.from_ or "not installed"),
             printable(item.to or "removed"),
-            item.source or "",
+            _SOURCES[item.source] if item.source else "",
             size(item.bytes),
         )
     for segments in console.render_lines(table, pad=False):

@@ -39,7 +39,7 @@ def render(report: VaultReport, done: Collected | None) -> Callable[[Console], N
         table.add_column("size", justify="right")
         for entry in report.entries:
             who = ", ".join(entry.referenced_by[:3]) + (" …" if len(entry.referenced_by) > 3 else "")
-            stored = clock.local(entry.stored)
+            stored = clock.local(entry.stored)[:10]  # the day: a time would make three lines of a row
             row = (entry.kind, entry.name, entry.build[:12], stored, who or "nothing")
             table.add_row(*(printable(word) for word in row), size(entry.bytes))
         console.print(table)

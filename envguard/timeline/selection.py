@@ -20,7 +20,7 @@ def choose_checkpoint(checkpoints: Checkpoints, name: str, looked_in: Iterable[s
         raise UsageError(f"{name} is found {len(found)} times:\n{listed}", "name one by its path")
     near = nearest_names(checkpoints.found, posixpath.basename(name))
     if near:
-        raise UsageError(f"no checkpoint is called {name!r}", f"the nearest are: {', '.join(near)}")
+        raise UsageError(f"no checkpoint is called {name!r}", f"the nearest: {', '.join(near)}")
     places = ", ".join(looked_in) or "nowhere"
     raise UsageError(
         f"no checkpoint is called {name!r}", f"there are none in {places}; `--checkpoints DIR` says where to look"

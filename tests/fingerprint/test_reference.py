@@ -212,7 +212,7 @@ def test_default_is_the_highest_stamped_step_of_the_newest_run(places: Places, t
     higher = make(tmp_path / "runs" / "new" / "step_10", 150)
     make(tmp_path / "runs" / "new" / "step_11", 300)
     default = resolve_default(places)
-    assert default.notes[0] == ("taken though 2 are further on, which do not count; step_11: it has no stamp")
+    assert default.notes[0] == "taken because 2 later checkpoints do not count (step_11: it has no stamp)"
     found = default.fingerprint
     assert found is not None
     assert found.id == wanted, "step_10 and step_11 have no stamp, step_900 lies in an older run"
@@ -226,7 +226,7 @@ def test_default_is_the_highest_stamped_step_of_the_newest_run(places: Places, t
 def test_default_order(places: Places, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         resolve_default(places)
-    assert "--baseline" in (caught.value.hint or "")
+    assert "`envguard launch --baseline -- COMMAND`" in (caught.value.hint or "")
     (tmp_path / "requirements.txt").write_text("torch==2.11.0\n")
     with_lock = Places(places.host, places.start, places.roots, places.state, places.live, places.baseline,
                        str(tmp_path / "requirements.txt"))  # fmt: skip
@@ -237,7 +237,7 @@ def test_default_order(places: Places, tmp_path: Path) -> None:
     path = make(tmp_path / "checkpoints" / "step_690")
     unstamped = resolve_default(with_lock)
     assert unstamped.kind == "baseline", "an unstamped checkpoint is no reference"
-    assert unstamped.notes == ("taken though step_690 is further on, which does not count: it has no stamp",)
+    assert unstamped.notes == ("taken because the later step_690 does not count: it has no stamp",)
     stamp(path, origin="retrospective")
     assert resolve_default(with_lock).kind == "baseline", "nor is one that was stamped afterwards"
     stamp(path)

@@ -366,9 +366,9 @@ def test_a_number_in_the_command_names_no_checkpoint_and_an_unstamped_one_is_sai
     (room.checkpoints / "step_6" / "envguard.json").unlink()
     done = launch(room, *words)
     assert (done.returncode, "matches step_3" in done.stderr) == (0, True), done.stderr
-    assert "step_3: taken though step_6 is further on" in done.stderr
+    assert "step_3: taken because the later step_6 does not count" in done.stderr
     assert answer(launch(room, "--json", *words))["notes"] == [
-        "step_3: taken though step_6 is further on, which does not count: it has no stamp"
+        "step_3: taken because the later step_6 does not count: it has no stamp"
     ]
 
 
