@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from envguard.acquire.packages.contents import MISSING
+from envguard.acquire.packages.uv_cache import Archive
 from envguard.acquire.packages.verification import DamagedFile, Observations, Observed, PoisonedFile
 from envguard.acquire.seam.host import Stat
 from envguard.model.drift import Damage, Unverifiable, VerifyReport
@@ -213,7 +215,7 @@ def _against_stamps(item: Observed, stamps: Mapping[str, Fingerprint]) -> Iterat
 
 def _poison(item: PoisonedFile) -> Damage:
     archive = item.archive
-    reach = "installed here from it" if item.installed else "not installed here"
+    reach = "a build that is installed here" if item.installed else "not installed here"
     what = f"{item.more} more files" if item.more else item.path
     gone = "are gone from" if item.more else "is gone from"
     says = gone if item.got == MISSING else "was edited in"
@@ -224,6 +226,16 @@ def _poison(item: PoisonedFile) -> Damage:
         witness=f"{archive.path}/{archive.dist_info}/RECORD",
         expected=item.expected,
         got=None if item.got == MISSING else item.got,
-        detail=f"{what} {says} the cache archive of {archive.name} {archive.version} ({reach}): every reinstall "
-        "from this cache brings it back, and no hash that uv checks notices",
+        detail=f"{what} {says} the cache archive of {archive.name} {archive.version} ({reach}): {_outlook(archive)}",
+    )
+
+
+def _outlook(archive: Archive) -> str:
+    """What the edit in a cache still does, and the command that ends it."""
+    if archive.dangling:
+        return f"uv does not install from it any more; `rm -r {shlex.quote(archive.path)}` drops it"
+    clean = f"uv cache clean {archive.name} --cache-dir {shlex.quote(archive.cache)}"
+    return (
+        "every reinstall from this cache brings it back, and no hash that uv checks notices; "
+        f"`{clean}` drops it with all other builds of {archive.name}"
     )

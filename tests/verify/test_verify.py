@@ -188,6 +188,29 @@ def test_edit_through_a_hard_link_poisons_the_cache(tree: Stage) -> None:
     assert str(tree.cache) in found["shared-file __init__.py"]
 
 
+def test_a_poisoned_archive_is_told_with_the_command_that_ends_it(tree: Stage) -> None:
+    path = tree.site / "pine" / "__init__.py"
+    with path.open("ab") as stream:
+        stream.write(b"PATCH = True\n")
+    detail = kinds(verify(tree)[1], "pine")["cache-poisoned __init__.py"]
+    assert "every reinstall from this cache brings it back" in detail
+    (wheel,) = tree.wheels.glob("pine-1.0-*.whl")
+    os.utime(wheel)  # uv unpacks a wheel that looks new, and no name leads to the edited archive any more
+    tree.install("pine", arguments=["--reinstall"])
+    report = verify(tree, "--deep")[1]
+    assert list(kinds(report, "pine")) == ["cache-poisoned __init__.py"]
+    detail = kinds(report, "pine")["cache-poisoned __init__.py"]
+    assert "uv does not install from it any more" in detail
+    subprocess.run(["sh", "-c", detail.split("`")[1]], check=True)
+    assert verify(tree, "--deep")[0] == 0
+    with path.open("ab") as stream:
+        stream.write(b"PATCH = True\n")
+    command = kinds(verify(tree)[1], "pine")["cache-poisoned __init__.py"].split("`")[1]
+    assert command == f"uv cache clean pine --cache-dir {tree.cache}"
+    tree.uv(*command.split()[1:])
+    assert set(kinds(verify(tree)[1], "pine")) == {"modified __init__.py"}
+
+
 def test_edit_through_a_symbolic_link_poisons_the_cache_too(tree: Stage) -> None:
     tree.install("pine", arguments=["--reinstall", "--link-mode", "symlink"])
     path = tree.site / "pine" / "__init__.py"
