@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 NOT_CONFIRMED = "answer y, or `-y` answers for you; `--dry-run` shows what would be done"
-UNREAD = "ask for the right to read it, or name with `--only` packages that can be read"
+UNREAD = "each is named above: make it readable, leave it out with `--only PACKAGE`, or take a REF of `envguard log`"
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,14 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
     service.forget_fetched(session.project.state)
     outcome.notes += [cache.says for cache in brought]
     report = service.report_of(request, plan, outcome)
+    if outcome.failure is None:
+        # Before anything is printed: `restore … | head -1` ends here, and what was done has to be known all the same.
+        service.remember(request, plan, since, brought, screen.warn)
     screen.answer(report, render(report, dry_run=False))
     if outcome.failure is not None:
         hint = outcome.hint or "everything is as it was before"
         print_error(outcome.failure, hint, RestoreError.code, as_json=False)
         return RestoreError.code
-    service.remember(request, plan, since, brought, screen.warn)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from pathlib import Path
 
@@ -101,3 +102,18 @@ def test_a_package_that_a_restore_mended_was_there_before(torch_stage: Stage) ->
     assert (done.returncode, [row for row in drifts if row["severity"] != "info"]) == (3, [])
     exact = torch_stage.envguard("restore", "step_690", "--exact", "--dry-run", "--json")
     assert (exact.returncode, json.loads(exact.stdout)["plan"]) == (0, [])
+
+
+def test_a_restore_whose_reader_went_away_is_in_the_journal(torch_stage: Stage) -> None:
+    """`envguard restore REF -y | head -1`: without the entry the timeline would take it for somebody's swap."""
+    assert torch_stage.envguard("snapshot").returncode == 0
+    (torch_stage.site / "transformers/__init__.py").unlink()
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            torch_stage.envguard_command("restore", "@1", "-y"),
+            cwd=torch_stage.project, env=torch_stage.environ(), stdout=full, stderr=subprocess.PIPE, text=True,
+            check=False,
+        )  # fmt: skip
+    assert (done.returncode, (torch_stage.site / "transformers/__init__.py").exists()) == (2, True), done.stderr
+    entries = json.loads(torch_stage.envguard("log", "--json").stdout)["entries"]
+    assert [entry["ref"] for entry in entries if entry["kind"] == "restore"] == ["@1"]
