@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         print(__doc__)
         for name, says in BENCHMARKS.items():
-            print(f"  {name:<10}{says}")
+            print(f"  {name:<12}{says}")
         return 0
     if arguments and arguments[0] not in BENCHMARKS:
         print(f"error: no benchmark {arguments[0]!r}\nhint: there are {', '.join(BENCHMARKS)}", file=sys.stderr)

@@ -25,6 +25,7 @@ from envguard.acquire.runs.checkpoints import (
     match_name,
     nearest_names,
     read_checkpoint,
+    short_name,
 )
 from envguard.acquire.runs.hparams import find_hparams
 from envguard.acquire.runs.stamps import NoFingerprint, parse_fingerprint, read_stamp
@@ -109,7 +110,7 @@ def resolve_default(places: Places, resuming: str | None = None) -> Reference:
     doubts = [f"{item.what} could not be read: {item.why}" for item in checkpoints.unknown]
     passed_over: list[Reference] = []
     for checkpoint in reversed(checkpoints.newest_run()):
-        found = of_checkpoint(checkpoint, places.host)
+        found = of_checkpoint(checkpoint, places.host, short_name(checkpoint, checkpoints.found))
         if found.fingerprint is not None:
             doubts += [item.says for item in checkpoints.disorder if checkpoint in (item.lower, item.higher)]
             return replace(found, notes=(*found.notes, *_passed_over(passed_over), *doubts))

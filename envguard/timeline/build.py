@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from envguard import clock
 from envguard.acquire.packages.markers import marker_values
-from envguard.acquire.runs.checkpoints import Checkpoint
+from envguard.acquire.runs.checkpoints import Checkpoint, short_name
 from envguard.acquire.survey import Survey
 from envguard.model.event import SINCE, Event, TimelineReport
 from envguard.model.evidence import Unknown
@@ -138,7 +138,9 @@ def _no_time(survey: Survey, bounds: Bounds) -> tuple[Unknown, ...]:
 def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[finding.Draft]:
     since, until = bounds.start, bounds.until
     told = read_restored(survey.journal)
-    drafts = finding.swap_findings(known.packages, known.events, bounds.checkpoint, saved, since, told)
+    of_checkpoint = bounds.checkpoint
+    ref = short_name(of_checkpoint, survey.checkpoints.found) if of_checkpoint is not None else None
+    drafts = finding.swap_findings(known.packages, known.events, of_checkpoint, saved, since, told, ref)
     drafts += finding.removal_findings(known.packages, bounds.checkpoint, saved, since)
     drafts += finding.stale_findings(known.events)
     drafts += finding.driver_findings(system_events.driver_mismatch(survey.driver), known.events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -58,8 +59,10 @@ def swap_findings(
     saved: Event | None,
     since: float | None,
     restored: Sequence[Restored] = (),
+    ref: str | None = None,
 ) -> list[Draft]:
-    """One finding a run that replaced or removed packages; after `since` (s), where it is given."""
+    """One finding a run that replaced or removed packages; after `since` (s), where it is given. `ref` is what names
+    the checkpoint on a command line."""
     drafts = []
     for group in packages.groups:
         if since is not None and group.end_ns < since * clock.NS:
@@ -77,7 +80,7 @@ def swap_findings(
             event for event in packages.events if event.transaction == group.id and event.kind == "package.removed"
         ]
         earlier = _replaced_before(swaps[0], events, checkpoint)
-        drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved, earlier))
+        drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved, earlier, ref))
     return drafts
 
 
@@ -152,6 +155,7 @@ def _swap_finding(
     checkpoint: Checkpoint | None,
     saved: Event | None,
     earlier: Event | None,
+    ref: str | None,
 ) -> Draft:
     lead = swaps[0]
     title = gap(lead, checkpoint) if checkpoint is not None else f"{lead.change.name} replaced"
@@ -168,7 +172,7 @@ def _swap_finding(
             parts.append(f"{checkpoint.name} was saved before that: it is clean, made with the old build.")
         events.insert(0, saved)
     # Where it was replaced twice, the build that this run took away need not be the checkpoint's.
-    parts += _build_before(lead, checkpoint if earlier is None else None)
+    parts += _build_before(lead, ref if earlier is None else None)
     caveats = _caveats(lead, checkpoint)
     if checkpoint is not None and earlier is not None:
         told = f"{earlier.from_ or '?'} → {earlier.to or '?'}"
@@ -178,7 +182,7 @@ def _swap_finding(
         )
         events.append(earlier)
     if not caveats:
-        against = f" {checkpoint.name}" if checkpoint is not None else ""
+        against = f" {shlex.quote(ref)}" if ref is not None else ""
         caveats = (f"a swap alone proves no harm: `envguard diff{against}` grades what it changed",)
     return Draft(
         (0, importance(lead.change.name), -float(lead.group.start_ns)),
@@ -189,7 +193,7 @@ def _swap_finding(
     )
 
 
-def _build_before(lead: Swap, checkpoint: Checkpoint | None) -> list[str]:
+def _build_before(lead: Swap, ref: str | None) -> list[str]:
     """Where the build before is still known from, and whether it can be brought back."""
     if not lead.change.previous:
         return []
@@ -197,10 +201,12 @@ def _build_before(lead: Swap, checkpoint: Checkpoint | None) -> list[str]:
     parts = [f"CUDA {best.cuda}"] if best.cuda else []
     parts += [f"git {best.git_version[:10]}"] if best.git_version else []
     about = f" ({', '.join(parts)})" if parts else ""
-    known = f"The old build{about} is known from {_listed(tuple(WITNESS[name] for name in best.witnesses))}."
+    # That it lies in the cache is said by the sentence after, where it was removed from here, too.
+    told = [name for name in best.witnesses if name != "cache" or "removal" not in best.witnesses]
+    known = f"The old build{about} is known from {_listed(tuple(WITNESS[name] for name in told))}."
     if best.restorable is None:
         return [known, "No copy of it is in a uv cache that was seen."]
-    how = f": `envguard restore {checkpoint.name}`" if checkpoint is not None else ""
+    how = f": `envguard restore {shlex.quote(ref)}`" if ref is not None else ""
     return [known, f"A copy lies in {best.restorable} and can be restored{how}."]
 
 

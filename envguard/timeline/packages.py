@@ -209,18 +209,20 @@ def _removed(
             field="ctime",
             value=f"{clock.iso_ns(removal.time_ns)} (nlink {use.nlink}: unlinked while the run was at work)",
         )
+        # Another environment that shares the cache may have lost it in the same second.
+        here = seen_here(use, sightings) is not None
+        where = "" if here else ", here or from another environment that shares the cache"
         events.append(
             make_event(
                 "package.removed",
                 use.archive.name,
                 removal.time_ns,
                 None,
-                f"{use.archive.name} {use.full_version} removed",
+                f"{use.archive.name} {use.full_version} removed{where}",
                 [proof],
                 from_=use.full_version,
                 transaction=group.id,
-                # Another environment that shares the cache may have lost it in the same second.
-                best="strong" if seen_here(use, sightings) is not None else "weak",
+                best="strong" if here else "weak",
             )
         )
     return events

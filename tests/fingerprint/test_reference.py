@@ -223,6 +223,16 @@ def test_default_is_the_highest_stamped_step_of_the_newest_run(places: Places, t
     assert list(stamps_of_newest(places)) == ["stamp of step_10"]
 
 
+def test_a_default_whose_name_two_runs_have_is_named_so_that_it_is_found(places: Places, tmp_path: Path) -> None:
+    for run, seconds in (("old", 100), ("new", 200)):
+        stamp(make(tmp_path / "runs" / run / "step_9", seconds))
+    found = resolve_default(places)
+    assert found.label == "new/step_9"
+    assert resolve(found.label, places).path == found.path
+    stamp(make(tmp_path / "runs" / "new" / "step_10", 300))
+    assert resolve_default(places).label == "step_10"
+
+
 def test_default_order(places: Places, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         resolve_default(places)

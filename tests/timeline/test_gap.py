@@ -133,7 +133,7 @@ def test_a_swap_that_every_requirement_allowed_is_said_to_be_permitted(
 def test_a_name_that_is_no_checkpoint_is_refused_with_the_nearest(swapped: Swapped) -> None:
     done = swapped.stage.envguard("timeline", "--since-checkpoint", "step_609", "--json")
     assert done.returncode == 2
-    assert json.loads(done.stdout)["hint"] == "the nearest are: step_690"
+    assert json.loads(done.stdout)["hint"] == "the nearest: step_690"
 
 
 def test_a_package_that_was_only_taken_out_is_told_by_its_inodes(torch_stage: Stage) -> None:

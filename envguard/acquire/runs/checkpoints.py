@@ -236,6 +236,18 @@ def match_name(checkpoints: Iterable[Checkpoint], name: str) -> tuple[Checkpoint
     return tuple(item for item in every if step is not None and item.step == step)
 
 
+def short_name(checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> str:
+    """The shortest that `match_name` takes for this one alone: its name, else folders before it, as in
+    `exp1/step_200`, else its path. A command that is proposed has to work where two runs have a step_200."""
+    every = tuple(checkpoints)
+    parts = checkpoint.path.strip("/").split("/")
+    for count in range(1, len(parts)):
+        name = "/".join(parts[-count:])
+        if match_name(every, name) == (checkpoint,):
+            return name
+    return checkpoint.path
+
+
 def _is_called(checkpoint: Checkpoint, wanted: str) -> bool:
     if "/" in wanted:
         return checkpoint.path.endswith(f"/{wanted}")
