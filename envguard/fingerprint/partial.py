@@ -69,7 +69,7 @@ def _known(item: Locked, builds: Builds, exact: bool) -> Known:
 def of_witnesses(known: Iterable[Known], other: Fingerprint, label: str, why: str | None) -> Partial:
     """What is still known of an environment that was never fingerprinted; the rest is undetermined."""
     taken, changes, unknown = _lay_over(other, list(known), keep_rest=True)
-    unknown.append(Unknown(label, f"{why or 'it has no stamp'}: only what witnesses still know was compared"))
+    unknown.append(Unknown(label, f"{why or 'it has no stamp'}; only what witnesses still know was compared"))
     return Partial(taken, tuple(changes), tuple(unknown))
 
 
