@@ -30,8 +30,9 @@ def diff(
 ) -> None:
     """Graded drift from A to B; with more, the odd one among many.
 
-    Each is a checkpoint (a name or a path), a fingerprint file, a lock file, a bundle, `@N` (the Nth last snapshot)
-    or `live`. A defaults to the last stamped checkpoint of the newest run, B to `live`.
+    Each is a checkpoint (a name or a path), a fingerprint file, a lock file, a bundle, `@N` (the Nth last snapshot),
+    `baseline` (what `launch --baseline` recorded) or `live`. A defaults to the last stamped checkpoint of the newest
+    run, else to the baseline, else to the configured lock; B to `live`.
     """
     from envguard.cli.references import live_fingerprint, open_knowledge, open_places, resolve_all
     from envguard.fingerprint.comparison import compare_references

@@ -2,6 +2,7 @@
 
 live                    the environment now
 @1                      the last snapshot in this host's journal, @2 the one before it
+baseline                what `launch --baseline` recorded, where no checkpoint has that name
 path/to/step_690        a checkpoint; path/to/fingerprint.json, pylock.toml, uv.lock, requirements.txt, a bundle
 step_690                a checkpoint of that name (or step) in the places where checkpoints are looked up
 """
@@ -37,6 +38,7 @@ from envguard.model.fingerprint import Fingerprint
 from envguard.state import journal
 
 ReferenceKind = Literal["checkpoint", "fingerprint", "lock", "bundle", "live", "journal", "baseline"]
+BASELINE = "baseline"
 _JOURNAL = re.compile(r"@(\d+)")
 _GZIP = b"\x1f\x8b"
 _WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors", ".bin", ".tar", ".distcp")
@@ -117,7 +119,7 @@ def resolve_default(places: Places, resuming: str | None = None) -> Reference:
         passed_over.append(found)
     doubts = [*_passed_over(passed_over), *doubts]
     if places.baseline is not None and places.host.find(places.baseline) is not None:
-        found = _of_fingerprint_file("baseline", places.baseline, places.host, "baseline")
+        found = _of_fingerprint_file(BASELINE, places.baseline, places.host, "baseline")
         return replace(found, notes=(*found.notes, *doubts))
     if places.lock is not None:
         found = _of_path(places.lock, places.path(places.lock), places, is_directory=False)
@@ -148,7 +150,7 @@ def stamps_of_newest(places: Places) -> dict[str, Fingerprint]:
             found[f"stamp of {checkpoint.name}"] = reference.fingerprint
             break
     if places.baseline is not None and places.host.find(places.baseline) is not None:
-        recorded = _of_fingerprint_file("baseline", places.baseline, places.host, "baseline")
+        recorded = _of_fingerprint_file(BASELINE, places.baseline, places.host, "baseline")
         if recorded.fingerprint is not None:
             found["the recorded first start"] = recorded.fingerprint
     return found
@@ -215,6 +217,8 @@ def _of_name(text: str, places: Places) -> Reference:
             f"in {len(runs)} run directories" if len(runs) > 1 else f"{len(found)} times in {found[0].run_directory}"
         )
         raise UsageError(f"{text!r} is found {where}:\n{listed}", "name one by its path")
+    if text == BASELINE and places.baseline is not None and places.host.find(places.baseline) is not None:
+        return _of_fingerprint_file(BASELINE, places.baseline, places.host, "baseline")
     raise _not_found(text, places, checkpoints)
 
 

@@ -244,6 +244,7 @@ def test_default_order(places: Places, tmp_path: Path) -> None:
     Path(places.state).mkdir()
     write(Path(places.state) / "baseline.json", LIVE)
     assert resolve_default(with_lock).kind == "baseline"
+    assert resolve("baseline", places).kind == "baseline", "what the default is called can be asked for"
     path = make(tmp_path / "checkpoints" / "step_690")
     unstamped = resolve_default(with_lock)
     assert unstamped.kind == "baseline", "an unstamped checkpoint is no reference"
