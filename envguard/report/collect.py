@@ -9,6 +9,7 @@ from envguard.acquire.survey import Survey
 from envguard.fingerprint.units import counted
 from envguard.model.action import CollectReport
 from envguard.report.errors import printable
+from envguard.report.paragraph import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,11 +20,16 @@ def render(report: CollectReport, size: int, seen: Survey, verbose: bool) -> Cal
 
     def show(console: Console) -> None:
         console.print(printable(report.bundle), style="bold", soft_wrap=True)
-        console.print(
-            f"{report.evidence:,} pieces of evidence, {size / 1e6:.1f} MB: {len(seen.installs)} packages, "
-            f"{len(seen.archive_uses)} cached builds, {len(seen.checkpoints.found)} checkpoints, "
-            f"{sum(map(len, seen.train_logs)):,} log lines, {len(seen.processes)} processes"
+        holds = (
+            (len(seen.installs), "package"),
+            (len(seen.archive_uses), "cached build"),
+            (len(seen.checkpoints.found), "checkpoint"),
+            (sum(map(len, seen.train_logs)), "log line"),
         )
+        told = [counted(count, noun) or "" for count, noun in holds]
+        running = len(seen.processes)
+        told.append("1 process" if running == 1 else f"{running} processes")
+        paragraph(console, f"{report.evidence:,} pieces of evidence, {size / 1e6:.1f} MB: {', '.join(told)}")
         if seen.unknown:
             what = counted(len(seen.unknown), "thing")
             console.print(f"{what} could not be seen; `envguard timeline --bundle FILE` says what")
@@ -33,6 +39,6 @@ def render(report: CollectReport, size: int, seen: Survey, verbose: bool) -> Cal
                     console.print(printable(f"  no {item.witness}: {item.why}"), style="dim")
             else:
                 names = ", ".join(item.witness for item in report.unavailable)
-                console.print(printable(f"not available here (-v says why): {names}"), style="dim")
+                paragraph(console, f"not available here (-v says why): {names}", style="dim")
 
     return show
