@@ -26,9 +26,8 @@ def render(report: CollectReport, size: int, seen: Survey, verbose: bool) -> Cal
             (len(seen.checkpoints.found), "checkpoint"),
             (sum(map(len, seen.train_logs)), "log line"),
         )
-        told = [counted(count, noun) or "" for count, noun in holds]
-        running = len(seen.processes)
-        told.append("1 process" if running == 1 else f"{running} processes")
+        told = [f"{count:,} {noun}{'s' * (count != 1)}" for count, noun in holds]
+        told.append(f"{len(seen.processes)} process{'es' * (len(seen.processes) != 1)}")
         paragraph(console, f"{report.evidence:,} pieces of evidence, {size / 1e6:.1f} MB: {', '.join(told)}")
         if seen.unknown:
             what = counted(len(seen.unknown), "thing")
