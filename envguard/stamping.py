@@ -142,7 +142,7 @@ def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprin
     """The environment as this process loaded it, and in `diverged` what lies on disk otherwise."""
     host = host or _TrainersHost()
     digests = digest_store.load(project.state)
-    env = locate(host, own_python(), str(project.start))
+    env = locate(host, own_python(), str(project.start), loading.AT_IMPORT.pythonpath)
     request = snapshot.Request(
         start=str(project.start),
         root=str(project.root) if project.root is not None else None,

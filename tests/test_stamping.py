@@ -298,6 +298,54 @@ def test_a_swap_in_a_folder_on_pythonpath_and_of_an_egg_is_seen(torch_stage: Sta
     }
 
 
+MOVED = """
+import json, os, sys
+from pathlib import Path
+if "early" in sys.argv: import envguard
+for name in ("single", "other"): __import__(name)
+os.environ["PYTHONPATH"] = sys.argv[2]
+checkpoint = Path("step_1").absolute()
+checkpoint.mkdir()
+(checkpoint / "model.pt").write_bytes(b"x")
+os.chdir("/")
+if "late" in sys.argv: os.environ["PYTHONPATH"] = sys.argv[3]
+import envguard
+stamped = envguard.stamp(checkpoint)
+print((checkpoint / "envguard.json").read_text())
+"""
+
+
+@pytest.mark.parametrize("when", ["early", "late"])
+@pytest.mark.parametrize("named", ["../site:inner", "inner:../site", ".:../site/../site", "{root}/site:.:inner"])
+def test_a_process_that_goes_elsewhere_keeps_the_path_that_it_was_started_with(
+    torch_stage: Stage, tmp_path: Path, when: str, named: str
+) -> None:
+    """As hydra does, for each run; and one that sets PYTHONPATH for its children has not set it for itself. With a
+    `late` import the variable is as at the start."""
+    named = named.format(root=torch_stage.root)
+    wheels.build_wheel(torch_stage.wheels, "single", "1.0", {"single.py": b"__version__ = '1.0'\n"})
+    torch_stage.install("single==1.0")
+    lay(torch_stage.root / "site", "single", "2.0")
+    for folder in ("inner", "."):
+        lay(torch_stage.project / folder, "other", "1.0")
+    torch_stage.lend_envguard()
+    script = torch_stage.root / "moves.py"
+    script.write_text(MOVED)
+    command = [str(torch_stage.python), str(script), when, str(tmp_path), named]
+    done = subprocess.run(
+        command,
+        cwd=torch_stage.project,
+        env=torch_stage.environ({"PYTHONPATH": named}),
+        check=True,
+        capture_output=True,
+    )
+    stamped = json.loads(done.stdout)
+    live = torch_stage.envguard("snapshot", "--json", "--python", str(torch_stage.venv), extra={"PYTHONPATH": named})
+    assert (stamped["diverged"], stamped["unknown"]) == ([], [])
+    assert builds(stamped) == builds(json.loads(live.stdout))
+    assert {package["name"]: package["version"] for package in stamped["packages"]}["single"] == "2.0"
+
+
 COUNTED = """
 import json, os, sys, time, torch
 from pathlib import Path

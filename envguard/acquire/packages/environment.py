@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,14 +57,16 @@ class Environment:
         )
 
 
-def locate(host: Host, named: str | None, start: str) -> Environment:
+def locate(host: Host, named: str | None, start: str, pythonpath: Sequence[str] | None = None) -> Environment:
     """The environment that the contract's order gives.
 
     `named` is what `--python` or ENVGUARD_PYTHON says: a venv directory, an interpreter, or a program on PATH.
-    Raises `InputError` where that is none, or where there is none to be found.
+    `pythonpath` are the folders that a living process has from PYTHONPATH, as absolute paths; without them the
+    variable says it, as for a process that would be started now.
+    Raises `InputError` where `named` is none, or where there is none to be found.
     """
     if named is not None:
-        return _named(host, named, start)
+        return _named(host, named, start, pythonpath)
     skipped: list[str] = []
     for how, prefix, executable in _candidates(host, start):
         if _is_tool(host, prefix):
@@ -72,7 +74,7 @@ def locate(host: Host, named: str | None, start: str) -> Environment:
             continue
         found = _prefix_kind(host, prefix)
         if found is not None:
-            return _read(host, prefix, found, executable, how)
+            return _read(host, prefix, found, executable, how, pythonpath)
     hint = "name one: `--python path/to/.venv` or `--python path/to/python`"
     if skipped:
         hint += f" ({', '.join(skipped)} is a tool's own environment and is not taken unless named)"
@@ -86,7 +88,7 @@ def locate(host: Host, named: str | None, start: str) -> Environment:
     raise InputError("no Python environment found: no VIRTUAL_ENV, CONDA_PREFIX, .venv or python3", hint)
 
 
-def _named(host: Host, named: str, start: str) -> Environment:
+def _named(host: Host, named: str, start: str, pythonpath: Sequence[str] | None) -> Environment:
     path = posixpath.normpath(named if named.startswith("/") else f"{start}/{named}")
     try:
         found = host.stat_target(path)
@@ -94,23 +96,23 @@ def _named(host: Host, named: str, start: str) -> Environment:
         on_path = _which(host, named) if "/" not in named else None
         if on_path is None:
             raise InputError(f"{named} is not there", "`--python` takes a venv directory or an interpreter") from None
-        return _of_interpreter(host, on_path, f"--python {named}")
+        return _of_interpreter(host, on_path, f"--python {named}", pythonpath)
     except OSError as error:
         raise InputError(
             f"{named} cannot be read: {error.strerror or error}",
             "`--python` takes a venv directory or an interpreter",
         ) from error
     if not found.is_directory:
-        return _of_interpreter(host, path, f"--python {named}")
+        return _of_interpreter(host, path, f"--python {named}", pythonpath)
     kind = _prefix_kind(host, path)
     if kind is None:
         raise InputError(
             f"{named} is not a Python environment", "it has neither pyvenv.cfg nor bin/python; name its interpreter"
         )
-    return _read(host, path, kind, None, f"--python {named}")
+    return _read(host, path, kind, None, f"--python {named}", pythonpath)
 
 
-def _of_interpreter(host: Host, path: str, how: str) -> Environment:
+def _of_interpreter(host: Host, path: str, how: str, pythonpath: Sequence[str] | None) -> Environment:
     """Of an interpreter: links are followed only until a prefix is found, since a venv's python is itself a link."""
     prefix = _prefix_of(host, path)
     kind = _prefix_kind(host, prefix) if prefix is not None else None
@@ -118,7 +120,7 @@ def _of_interpreter(host: Host, path: str, how: str) -> Environment:
         raise InputError(
             f"{path} is not a Python interpreter of any prefix", "`--python` takes a venv directory or an interpreter"
         )
-    return _read(host, prefix, kind, path, how)
+    return _read(host, prefix, kind, path, how, pythonpath)
 
 
 def _candidates(host: Host, start: str) -> Iterator[tuple[str, str, str | None]]:
@@ -191,7 +193,9 @@ def _prefix_kind(host: Host, prefix: str) -> Kind | None:
     return "system" if interpreter.library_folders(host, prefix) else None
 
 
-def _read(host: Host, prefix: str, kind: Kind, named: str | None, how: str) -> Environment:
+def _read(
+    host: Host, prefix: str, kind: Kind, named: str | None, how: str, pythonpath: Sequence[str] | None
+) -> Environment:
     notes = Notes()
     settings = _settings(host, prefix, notes) if kind == "venv" else {}
     executable = named or _executable(host, prefix)
@@ -205,7 +209,7 @@ def _read(host: Host, prefix: str, kind: Kind, named: str | None, how: str) -> E
     if kind == "venv" and base is None:
         says = f"the interpreter it was made from is gone: {settings.get('home') or 'pyvenv.cfg names no home'}"
         notes.problem("base-gone", "python", says, f"{prefix}/pyvenv.cfg")
-    path = _sys_path(host, prefix, kind, base, version, settings, notes)
+    path = _sys_path(host, prefix, kind, base, version, settings, notes, pythonpath)
     return Environment(
         prefix=prefix,
         executable=executable,
@@ -268,14 +272,22 @@ def _agrees(said: str, version: str) -> bool:
 
 
 def _sys_path(
-    host: Host, prefix: str, kind: Kind, base: str | None, version: str, settings: dict[str, str], notes: Notes
+    host: Host,
+    prefix: str,
+    kind: Kind,
+    base: str | None,
+    version: str,
+    settings: dict[str, str],
+    notes: Notes,
+    pythonpath: Sequence[str] | None,
 ) -> SysPath:
     environ = host.environ()
     if environ.get("PYTHONHOME"):
         says = f"PYTHONHOME is set ({environ['PYTHONHOME']}): interpreters started here take their library from there"
         notes.problem("pythonhome", "python", says)
-    start = host.machine().cwd
-    named = (posixpath.join(start, path) for path in environ.get("PYTHONPATH", "").split(":") if path)
+    if pythonpath is None:
+        start = host.machine().cwd
+        pythonpath = [posixpath.join(start, path) for path in environ.get("PYTHONPATH", "").split(":") if path]
     user_base = environ.get("PYTHONUSERBASE") or (f"{environ['HOME']}/.local" if environ.get("HOME") else None)
     layout = Layout(
         prefix=prefix,
@@ -287,7 +299,7 @@ def _sys_path(
         user_site=None
         if user_base is None or environ.get("PYTHONNOUSERSITE")
         else f"{user_base}/lib/{version}/site-packages",
-        pythonpath=tuple(posixpath.normpath(path) for path in named),
+        pythonpath=tuple(posixpath.normpath(path) for path in pythonpath),
     )
     return SysPath(host, layout, notes)
 

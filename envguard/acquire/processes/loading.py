@@ -30,14 +30,15 @@ class CapturedDistribution(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """The dist-infos and egg-infos by directory, those that could not be read, and which mapped files were no longer
-    what their path names already then."""
+    """The dist-infos and egg-infos by directory, those that could not be read, which mapped files were no longer what
+    their path names already then, and the folders that PYTHONPATH had put on the path."""
 
     taken_ns: int
     pid: int
     distributions: dict[str, CapturedDistribution]
     stale: frozenset[str]
     failed: tuple[str, ...]
+    pythonpath: tuple[str, ...]
 
 
 def capture() -> Capture:
@@ -60,7 +61,37 @@ def capture() -> Capture:
         stale = frozenset(library.path for library in stale_libraries())
     except OSError:
         stale = frozenset()
-    return Capture(time.time_ns(), os.getpid(), found, stale, tuple(failed))
+    return Capture(time.time_ns(), os.getpid(), found, stale, tuple(failed), pythonpath())
+
+
+def pythonpath() -> tuple[str, ...]:
+    """The folders that PYTHONPATH put on this process's path, as absolute paths.
+
+    They stand before the standard library. Python took relative ones from where it was started, and a process may
+    have gone elsewhere since; it may set the variable for its children, which changes nothing for itself.
+    """
+    if sys.flags.ignore_environment:
+        return ()
+    library = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
+    front = [os.path.abspath(folder) for folder in sys.path if folder]
+    front = front[: next((at for at, folder in enumerate(front) if os.path.basename(folder) == library), len(front))]
+    named = [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]
+    found = (_on_path(folder, front, len(named) - at) for at, folder in enumerate(named))
+    return tuple(dict.fromkeys(folder for folder in found if folder is not None))
+
+
+def _on_path(named: str, front: list[str], from_the_end: int) -> str | None:
+    """What `named` is among the folders before the standard library; None where the process took it off."""
+    if os.path.abspath(named) in front:
+        return os.path.abspath(named)
+    if os.path.isabs(named):
+        return None
+    end = os.path.normpath(named)
+    while end.startswith("../"):
+        end = end[3:]
+    if end in (".", ".."):
+        return front[-from_the_end] if from_the_end <= len(front) else None
+    return next((folder for folder in reversed(front) if folder.endswith(f"/{end}")), None)
 
 
 def _dist_info(directory: str) -> CapturedDistribution:
@@ -159,4 +190,6 @@ def _is_command_line() -> bool:
     return module == ["envguard"] or os.path.basename(sys.argv[0] if sys.argv else "") == "envguard"
 
 
-AT_IMPORT = Capture(time.time_ns(), os.getpid(), {}, frozenset(), ()) if _is_command_line() else capture()
+AT_IMPORT = (
+    Capture(time.time_ns(), os.getpid(), {}, frozenset(), (), pythonpath()) if _is_command_line() else capture()
+)
