@@ -59,10 +59,18 @@ def private_cache(root: str) -> Path:
         os.environ[CACHE_VARIABLE] = str(Path(root).absolute() / version)
     path = Path(os.environ[CACHE_VARIABLE])
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = path.stat()
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise CompileError(f"{path} belongs to another user or others may write to it; cache entries are run as code")
+    _refuse_others(path, stat.S_IWGRP | stat.S_IWOTH)
+    # Precompiled C++ headers lie in torch's default place whatever the variable says. torch makes it by the umask,
+    # which often lets the user's own group write.
+    if (headers := Path(default_cache_dir())).exists():
+        _refuse_others(headers, stat.S_IWOTH)
     return path
+
+
+def _refuse_others(folder: Path, writable: int) -> None:
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & writable:
+        raise CompileError(f"{folder} belongs to another user or others may write to it; what is in it is run as code")
 
 
 def compile_strictly() -> None:

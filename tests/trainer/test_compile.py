@@ -150,6 +150,18 @@ def test_the_cache_is_private_and_of_one_build(tmp_path: Path, monkeypatch: pyte
     assert private_cache("unused") == tmp_path / "own"
 
 
+def test_headers_that_others_may_write_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch keeps them in its default place, whatever cache is named."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "own"))
+    default = Path(default_cache_dir())
+    assert default.is_relative_to(tmp_path)
+    default.mkdir()
+    default.chmod(0o777)
+    with pytest.raises(CompileError, match=f"{default.name} belongs to another user or others may write"):
+        private_cache("unused")
+
+
 def compiled_config(folder: Path, run: str, **sections: dict[str, Any]) -> Config:
     sections["model"] = {"num_layers": 1, "layer_types": ["full_attention"]}
     sections["data"] = {"length_buckets": [512]}
