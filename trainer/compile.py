@@ -70,7 +70,7 @@ def private_cache(root: str) -> Path:
 def _refuse_others(folder: Path, writable: int) -> None:
     status = folder.stat()
     if status.st_uid != os.getuid() or status.st_mode & writable:
-        raise CompileError(f"{folder} belongs to another user or others may write to it; what is in it is run as code")
+        raise CompileError(f"{folder} is another user's or others may write there; what lies there is run as code")
 
 
 def compile_strictly() -> None:

@@ -158,7 +158,7 @@ def test_headers_that_others_may_write_are_refused(tmp_path: Path, monkeypatch: 
     assert default.is_relative_to(tmp_path)
     default.mkdir()
     default.chmod(0o777)
-    with pytest.raises(CompileError, match=f"{default.name} belongs to another user or others may write"):
+    with pytest.raises(CompileError, match=f"{default.name} is another user.s or others may write"):
         private_cache("unused")
 
 
