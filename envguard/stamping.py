@@ -33,14 +33,23 @@ from envguard.acquire.packages.environment import Environment, locate
 from envguard.acquire.packages.uv_cache import cache_directories
 from envguard.acquire.processes import loading
 from envguard.acquire.processes.own_process import Held, OwnProcess, started_ns
-from envguard.acquire.runs.stamps import Stamp, describe_unreadable, read_stamp, reference, saved_ns, stamp_path
+from envguard.acquire.runs.stamps import (
+    NoFingerprint,
+    Stamp,
+    describe_unreadable,
+    parse_fingerprint,
+    read_stamp,
+    reference,
+    saved_ns,
+    stamp_path,
+)
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.errors import InputError, UsageError
 from envguard.fingerprint import loaded, snapshot
-from envguard.fingerprint.identity import fingerprint_id
 from envguard.fingerprint.packages import closely, cuda_of, package_of
 from envguard.model import plain
 from envguard.model.fingerprint import Divergence, Fingerprint, Package
+from envguard.model.identity import fingerprint_id
 from envguard.project import Project, open_project
 from envguard.state import digests as digest_store
 from envguard.state import journal
@@ -316,7 +325,7 @@ def _launch_fingerprint(env: Environment) -> Fingerprint | None:
     if not path:
         return None
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=Fingerprint)
-    except (OSError, msgspec.MsgspecError):
+        found = parse_fingerprint(Path(path).read_bytes())
+    except (OSError, NoFingerprint):
         return None  # the stamp then rests on what envguard saw when it was imported
     return found if found.python.prefix == env.prefix else None

@@ -20,6 +20,7 @@ from envguard.cli.options import (
 
 if TYPE_CHECKING:
     from envguard.model.drift import VerifyReport
+    from envguard.model.evidence import Unknown
 
 
 def verify(
@@ -44,6 +45,7 @@ def verify(
     """
     from envguard.cli.references import open_places
     from envguard.fingerprint.reference import no_live, stamps_of_newest
+    from envguard.fingerprint.verify import with_unseen
     from envguard.fingerprint.verify_live import verify_live
     from envguard.report.screen import Screen
     from envguard.report.verify import render
@@ -54,11 +56,13 @@ def verify(
         screen.answer(report, render(report, verbose=verbose > 0, quiet=quiet))
         raise typer.Exit(report.exit_code())
     session = open_session(python, checkpoints)
-    stamps = stamps_of_newest(open_places(session, no_live))
+    unseen: list[Unknown] = []
+    stamps = stamps_of_newest(open_places(session, no_live), unseen)
     with screen.hashing() as progress:
         report = verify_live(
             session.project, session.python, tuple(packages or ()), deep, stamps, progress, screen.warn
         )
+    report = with_unseen(report, unseen)
     screen.answer(report, render(report, verbose=verbose > 0, quiet=quiet))
     raise typer.Exit(report.exit_code())
 

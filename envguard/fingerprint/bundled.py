@@ -7,8 +7,10 @@ from envguard.acquire.seam.host import Host
 from envguard.acquire.survey import Request
 from envguard.fingerprint import snapshot
 from envguard.fingerprint.reference import Places, no_live, stamps_of_newest
+from envguard.fingerprint.verify import with_unseen
 from envguard.fingerprint.verify_live import verify_on
 from envguard.model.drift import VerifyReport
+from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 from envguard.state.digests import Digests
 
@@ -40,16 +42,18 @@ def verify_bundle(opened: OpenBundle, packages: tuple[str, ...]) -> VerifyReport
         host=opened.host, start=request.start, roots=request.checkpoint_roots, state=request.state or "",
         live=no_live, baseline=None, lock=None,
     )  # fmt: skip
-    return verify_on(
+    unseen: list[Unknown] = []
+    report = verify_on(
         opened.host,
         request.start,
         request.python,
         request.config,
         packages,
         False,
-        stamps_of_newest(places),
+        stamps_of_newest(places, unseen),
         Digests(),
     )
+    return with_unseen(report, unseen)
 
 
 def _ask_verification(host: Host, request: Request) -> None:

@@ -29,11 +29,12 @@ from envguard.acquire.runs.checkpoints import (
     short_name,
 )
 from envguard.acquire.runs.hparams import find_hparams
-from envguard.acquire.runs.stamps import NoFingerprint, parse_fingerprint, read_stamp
+from envguard.acquire.runs.stamps import Altered, NoFingerprint, believed, parse_fingerprint, read_stamp
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import reason
 from envguard.errors import InputError, UsageError
 from envguard.fingerprint.lock import Lock, lock_kind, parse_lock
+from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 from envguard.state import journal
 
@@ -57,6 +58,8 @@ class Reference:
     checkpoint: Checkpoint | None = None
     lock: Lock | None = None
     no_stamp: str | None = None
+    altered: bool = False
+    """There is a stamp, and it is not as it was written: nobody may act on it, nor as if it were not there."""
     settings: Mapping[str, str] | None = None
     """Plain hyper-parameters that the run wrote beside the checkpoint."""
     notes: tuple[str, ...] = ()
@@ -105,7 +108,10 @@ def resolve(text: str, places: Places) -> Reference:
 
 def resolve_default(places: Places, resuming: str | None = None) -> Reference:
     """The REF that is meant where none is given: the checkpoint being resumed; the highest stamped step of the run
-    whose newest checkpoint is newest; the recorded first start; the configured lock. Raises `UsageError`."""
+    whose newest checkpoint is newest; the recorded first start; the configured lock. Raises `UsageError`.
+
+    A stamp that was altered is not passed over: an older one that matches would open the gate that it should close.
+    """
     if resuming is not None:
         return resolve(resuming, places)
     checkpoints = places.checkpoints()
@@ -113,7 +119,7 @@ def resolve_default(places: Places, resuming: str | None = None) -> Reference:
     passed_over: list[Reference] = []
     for checkpoint in reversed(checkpoints.newest_run()):
         found = of_checkpoint(checkpoint, places.host, short_name(checkpoint, checkpoints.found))
-        if found.fingerprint is not None:
+        if found.fingerprint is not None or found.altered:
             doubts += [item.says for item in checkpoints.disorder if checkpoint in (item.lower, item.higher)]
             return replace(found, notes=(*found.notes, *_passed_over(passed_over), *doubts))
         passed_over.append(found)
@@ -141,11 +147,14 @@ def _passed_over(unstamped: Sequence[Reference]) -> Iterator[str]:
         yield f"taken because {len(unstamped)} later checkpoints do not count ({last.label}: {last.no_stamp})"
 
 
-def stamps_of_newest(places: Places) -> dict[str, Fingerprint]:
-    """The last stamp that counts and the recorded first start, by label: second witnesses for `verify`."""
+def stamps_of_newest(places: Places, unseen: list[Unknown]) -> dict[str, Fingerprint]:
+    """The last stamp that counts and the recorded first start, by label: second witnesses for `verify`. A later stamp
+    that was altered goes into `unseen`: what it would have said against RECORD is not known."""
     found: dict[str, Fingerprint] = {}
     for checkpoint in reversed(places.checkpoints().newest_run()):
         reference = of_checkpoint(checkpoint, places.host)
+        if reference.altered:
+            unseen.append(Unknown(f"stamp of {checkpoint.name}", reference.no_stamp or ""))
         if reference.fingerprint is not None:
             found[f"stamp of {checkpoint.name}"] = reference.fingerprint
             break
@@ -186,6 +195,7 @@ def of_checkpoint(checkpoint: Checkpoint, host: Host, label: str | None = None) 
         fingerprint=stamp.fingerprint if stamp is not None and no_stamp is None else None,
         checkpoint=checkpoint,
         no_stamp=no_stamp,
+        altered=stamp is not None and stamp.altered,
         settings=settings,
         notes=notes,
     )
@@ -312,11 +322,20 @@ def _of_fingerprint_file(label: str, path: str, host: Host, kind: ReferenceKind)
         return Reference(label, kind, path, fingerprint=parse_fingerprint(host.read(path, 64 << 20)))
     except OSError as error:
         raise _unreadable(label, path, error) from error
+    except Altered as error:
+        raise _unbelievable(label, path, error) from error
     except NoFingerprint as error:
         raise InputError(
             f"{label} is neither a checkpoint nor a fingerprint, lock or bundle: {error}",
             "`envguard snapshot -o FILE` writes a fingerprint",
         ) from error
+
+
+def _unbelievable(label: str, path: str, error: Altered) -> InputError:
+    where = "" if path.endswith(label) else f" (in {path})"
+    return InputError(
+        f"{label} cannot be believed: {error}{where}", "name another reference; `envguard log` lists them"
+    )
 
 
 def _journal_entry(number: int, places: Places) -> Reference:
@@ -334,7 +353,9 @@ def _journal_entry(number: int, places: Places) -> Reference:
         count = f"{len(snapshots)} snapshot{'' if len(snapshots) == 1 else 's'}"
         raise InputError(f"there is no @{number}: the journal holds {count}", "`envguard snapshot` adds one")
     try:
-        fingerprint = msgspec.convert(snapshots[-number], Fingerprint)
+        fingerprint = believed(msgspec.convert(snapshots[-number], Fingerprint))
+    except Altered as error:
+        raise _unbelievable(f"@{number}", path, error) from error
     except msgspec.ValidationError as error:
         raise InputError(f"@{number} cannot be read: {error}", f"it is in {path}") from error
     return Reference(f"@{number}", "journal", path, fingerprint=fingerprint)

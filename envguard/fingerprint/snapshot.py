@@ -17,11 +17,11 @@ from envguard.acquire.packages.shadowing import judge_start
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.section import Notes
 from envguard.config import Config
-from envguard.fingerprint.identity import fingerprint_id
 from envguard.fingerprint.packages import closely, cuda_of, judge_pth, packages_of, with_sources
 from envguard.fingerprint.surroundings import TORCH_OF, Wish, read_surroundings
 from envguard.model import plain
 from envguard.model.fingerprint import Fingerprint, Torch
+from envguard.model.identity import fingerprint_id
 from envguard.project import Project
 from envguard.state import digests as digest_store
 from envguard.state.digests import Digests

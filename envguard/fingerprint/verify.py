@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
+
+import msgspec
 
 from envguard.acquire.packages.contents import MISSING
 from envguard.acquire.packages.uv_cache import Archive
 from envguard.acquire.packages.verification import DamagedFile, Observations, Observed, PoisonedFile
 from envguard.acquire.seam.host import Stat
 from envguard.model.drift import Damage, Unverifiable, VerifyReport
+from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 
 MOST_DIFF_LINES = 200
 _EDITED = "its content is not what was installed"
+
+
+def with_unseen(report: VerifyReport, unseen: Iterable[Unknown]) -> VerifyReport:
+    """The answer where some of the second witnesses could not be heard."""
+    more = (Unverifiable(package=item.what, why=item.why) for item in unseen)
+    return msgspec.structs.replace(report, unverifiable=(*report.unverifiable, *more))
 
 
 def judge(seen: Observations, stamps: Mapping[str, Fingerprint] | None = None) -> VerifyReport:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ def encode(value: object) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_clean(msgspec.to_builtins(value)))
+        return msgspec.json.encode(escaped(msgspec.to_builtins(value)))
 
 
 def as_stored(value: T) -> T:
@@ -35,12 +35,13 @@ def as_stored(value: T) -> T:
     return value
 
 
-def _clean(value: object) -> object:
+def escaped(value: Any) -> Any:
+    """Plain values with every string as a file gets it: undecodable bytes are spelled out."""
     if isinstance(value, str):
         # Control characters stay: JSON has its own spelling for them, and every reader gets back what was there.
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
+        return {escaped(key): escaped(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
+        return [escaped(item) for item in value]
     return value

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from envguard import clock
 from envguard.acquire.seam.host import Host
 from envguard.acquire.survey import Request, survey
-from envguard.errors import RestoreError, UsageError
+from envguard.errors import InputError, RestoreError, UsageError
 from envguard.fingerprint.comparison import fingerprint_of_bundle
 from envguard.fingerprint.lock import Lock
 from envguard.fingerprint.reference import Places, Reference, resolve
@@ -30,6 +30,11 @@ def find_target(text: str, places: Places, live: Callable[[], Fingerprint], witn
     if found.fingerprint is not None:
         saved = clock.iso_ns(found.checkpoint.saved_ns) if found.checkpoint is not None else None
         return from_fingerprint(found.label, found.fingerprint, saved)
+    if found.altered:
+        raise InputError(
+            f"{found.label}: {found.no_stamp}",
+            "put the stamp back as it was, or name another REF; without any stamp the witnesses are asked",
+        )
     if found.kind == "checkpoint":
         return witnesses(found)
     if found.kind == "bundle" and found.path is not None:

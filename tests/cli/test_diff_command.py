@@ -285,6 +285,30 @@ def test_the_cache_that_a_trainer_set_for_itself_is_missed_though_the_default_on
     }
 
 
+def test_an_edited_stamp_is_believed_by_nobody(project: Stage) -> None:
+    """A name that was changed in it was told as a package that is gone, under the id of what had been there."""
+    stamp = project.checkpoints / "step_690" / "envguard.json"
+    stamp.write_text(stamp.read_text().replace('"name": "transformers"', '"name": "transformer"'))
+    says = "the stamp cannot be believed: its id is eg1-"
+    for arguments in (("diff",), ("diff", "step_690")):
+        code, answer = run(project, *arguments)
+        assert (code, answer["match"], answer["drifts"]) == (3, False, [])
+        assert [item["why"].startswith(says) for item in answer["unknown"]].count(True) == 1, answer["unknown"]
+    for arguments in (("launch", "--against", "step_690"), ("launch",)):
+        done = project.envguard(*arguments, "--json", "--dry-run", "--", "true")
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["decision"]) == (3, "refuse")
+        assert [item["why"].startswith(says) for item in answer["unknown"]].count(True) == 1
+    code, answer = run(project, "restore", "step_690", "-y")
+    assert (code, answer["error"].startswith(f"step_690: {says}")) == (2, True)
+    code, answer = run(project, "verify")
+    assert (code, answer["unverifiable"][0]["package"]) == (3, "stamp of step_690")
+    code, answer = run(project, "timeline")
+    assert [item["why"].startswith(says) for item in answer["unknown"]].count(True) == 1
+    done = project.envguard("log")
+    assert f"step_690: {says}" in done.stderr.replace("\n", " ")
+
+
 def test_a_stamp_that_cannot_be_read_costs_a_snapshot_no_more_than_its_word(project: Stage) -> None:
     stamp = project.checkpoints / "step_690" / "envguard.json"
     for path in (stamp, stamp.parent, stamp.parent.parent):

@@ -7,8 +7,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from envguard.fingerprint.identity import fingerprint_id
+from envguard.acquire.runs.stamps import Altered, parse_fingerprint
+from envguard.model import plain
 from envguard.model.fingerprint import Driver, Gpu, Package, Python, Torch
+from envguard.model.identity import fingerprint_id, why_altered
+from tests.fingerprint.made import fingerprint, gpu, package
 
 PYTHON = Python(
     implementation="CPython",
@@ -134,3 +137,31 @@ def test_a_version_that_is_no_text_has_an_id() -> None:
 def test_the_id_is_promised() -> None:
     """Version 1: this very value must stay, or every stamp in the world is of another environment."""
     assert made() == "eg1-113ed5f30256d5b66a74"
+
+
+def test_a_fingerprint_that_was_written_and_read_is_believed() -> None:
+    """Strings that are no text are spelled out in files; the id must be that of what is read back."""
+    versions = ("1.0", "1.0\udce9", "1.0\ue000", "é")
+    packages = tuple(package("name", version, build="b") for version in versions)
+    taken = fingerprint(*packages, gpus=(gpu(0, name="A\udcff"), gpu(1, name="A\uff00"), gpu(2, name=None)))
+    read = parse_fingerprint(plain.encode(taken))
+    assert read.id == taken.id
+    assert why_altered(taken) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"transformers"', b'"transformer"'),
+        (b"3.11.9", b"3.11.8"),
+        (b"RTX PRO", b"RTX AMA"),
+        (b"580.65.06", b"580.65.07"),
+    ],
+)
+def test_an_edited_fingerprint_is_not_believed(old: bytes, new: bytes) -> None:
+    taken = fingerprint()
+    edited = plain.encode(taken).replace(old, new)
+    with pytest.raises(
+        Altered, match=f"its id is {taken.id} and its content gives eg1-[0-9a-f]{{20}}: it was edited"
+    ):
+        parse_fingerprint(edited)

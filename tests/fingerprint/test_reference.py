@@ -9,15 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from envguard.acquire.runs.own_records import read_journal
 from envguard.acquire.runs.stamps import reference as checkpoint_reference
 from envguard.acquire.seam.host import LiveHost
 from envguard.errors import Error, InputError, UsageError
 from envguard.fingerprint.reference import Places, resolve, resolve_default, stamps_of_newest
+from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 from envguard.state import journal
-from tests.fingerprint.made import fingerprint, replace
+from tests.fingerprint.made import fingerprint, package
 
-LIVE = fingerprint(id="eg1-11111111111111111111")
+LIVE = fingerprint(package("transformers"))
 
 
 def write(path: Path, taken: Fingerprint) -> None:
@@ -33,13 +35,13 @@ def make(path: Path, seconds: int = 1_700_000_000, weights: bytes = b"weights") 
 
 def stamp(path: Path, **more: object) -> str:
     """Stamps a checkpoint by hand; returns the fingerprint's id."""
-    digits = hashlib.sha256(str(path).encode()).hexdigest()[:20]
+    digest = hashlib.sha256(str(path).encode()).hexdigest()
     named = checkpoint_reference(LiveHost(), str(path))
-    write(
-        path / "envguard.json",
-        fingerprint(**{"id": f"eg1-{digits}", "origin": "loaded", "checkpoint": named, **more}),
+    taken = fingerprint(
+        package("its-own", build=digest), package("transformers"), **{"origin": "loaded", "checkpoint": named, **more}
     )
-    return f"eg1-{digits}"
+    write(path / "envguard.json", taken)
+    return taken.id
 
 
 @pytest.fixture
@@ -108,6 +110,36 @@ def test_retrospective_and_foreign_stamps_count_as_none(places: Places, tmp_path
     assert found.no_stamp == "the stamp is of step 690 (step_690) and was copied here"
     (copied / "envguard.json").write_text("{")
     assert "cannot be read" in (resolve("step_700", places).no_stamp or "")
+
+
+def alter(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"transformers"', b'"transformer"'))
+
+
+def test_what_was_edited_after_it_was_written_is_not_believed(places: Places, tmp_path: Path) -> None:
+    """A stamp counts as none and is not passed over; what stands alone is refused."""
+    for step in (1, 2):
+        stamp(make(tmp_path / "checkpoints" / f"step_{step}"))
+    alter(tmp_path / "checkpoints" / "step_2" / "envguard.json")
+    found = resolve("step_2", places)
+    assert (found.fingerprint, found.altered) == (None, True)
+    assert (found.no_stamp or "").startswith("the stamp cannot be believed: its id is eg1-")
+    assert resolve_default(places).label == "step_2", "an older one that matches would hide it"
+    unseen: list[Unknown] = []
+    assert list(stamps_of_newest(places, unseen)) == ["stamp of step_1"]
+    assert [item.what for item in unseen] == ["stamp of step_2"]
+    write(tmp_path / "taken.json", LIVE)
+    journal.append_snapshot(Path(places.state), LIVE, None)
+    alter(tmp_path / "taken.json")
+    (kept,) = Path(places.state).glob("journal-*.jsonl")
+    alter(kept)
+    for text in ("taken.json", "@1"):
+        said = refused(text, places)[0]
+        assert said.startswith(f"{text} cannot be believed: its id is {LIVE.id} and its content gives eg1-")
+    own: list[Unknown] = []
+    (entry,) = read_journal(places.host, places.state, own) or ()
+    assert ("fingerprint" in entry.fields, "id" in entry.fields) == (False, False)
+    assert "edited or damaged" in own[0].why
 
 
 def test_name_in_several_run_directories(places: Places, tmp_path: Path) -> None:
@@ -185,14 +217,17 @@ def test_lock_and_bundle(places: Places, tmp_path: Path) -> None:
 
 def test_journal(places: Places) -> None:
     state = Path(places.state)
+    ids = {}
     for number in (1, 2, 3):
-        journal.append_snapshot(state, replace(LIVE, id=f"eg1-{number:020d}"), None)
+        taken = fingerprint(package("numbered", f"{number}.0"))
+        ids[number] = taken.id
+        journal.append_snapshot(state, taken, None)
         journal.append(state, "stamp", {"id": "x"})
     first = resolve("@1", places).fingerprint
     third = resolve("@3", places).fingerprint
     assert first is not None
     assert third is not None
-    assert (first.id, third.id) == (f"eg1-{3:020d}", f"eg1-{1:020d}")
+    assert (first.id, third.id) == (ids[3], ids[1])
     assert refused("@4", places)[0] == "there is no @4: the journal holds 3 snapshots"
     refused("@0", places, UsageError)
 
@@ -220,7 +255,7 @@ def test_default_is_the_highest_stamped_step_of_the_newest_run(places: Places, t
     found = resolve_default(places).fingerprint
     assert found is not None
     assert found.id == wanted, "order is the step, not the time"
-    assert list(stamps_of_newest(places)) == ["stamp of step_10"]
+    assert list(stamps_of_newest(places, [])) == ["stamp of step_10"]
 
 
 def test_a_default_whose_name_two_runs_have_is_named_so_that_it_is_found(places: Places, tmp_path: Path) -> None:

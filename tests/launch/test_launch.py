@@ -23,6 +23,7 @@ from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.model.schema import schema
 from tests.caches import tag_of, write_cache
+from tests.fingerprint.made import reseal
 
 # A machine with GPUs must give the answers of one without: what is on its GPUs is not these tests' business.
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
@@ -381,6 +382,7 @@ def change_stamp(checkpoint: Path, package: str, version: str) -> None:
             item.update(version=version, build="0" * 64)
     stamp["torch"]["version"] = version
     path.write_text(json.dumps(stamp))
+    reseal(path)
 
 
 def test_a_state_folder_that_takes_no_writes_is_a_warning(room: Stage) -> None:

@@ -9,6 +9,8 @@ import msgspec
 
 from envguard.acquire.seam.host import Host
 from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Fingerprint
+from envguard.model.identity import why_altered
 from envguard.model.run import RunRecord
 from envguard.state.journal import entries
 
@@ -42,10 +44,25 @@ def read_journal(host: Host, state: str | None, unknown: list[Unknown]) -> tuple
             if value is None or not isinstance(value.get("time"), str) or not isinstance(value.get("kind"), str):
                 torn += 1
             else:
+                _take_what_is_altered(value, f"{path}, line {number}", unknown)
                 found.append(Entry(path, number, value["kind"], value["time"], value))
         if torn:
             unknown.append(Unknown(path, f"{torn} lines are torn or no entries"))
     return tuple(sorted(found, key=lambda entry: entry.time)) if names else None
+
+
+def _take_what_is_altered(entry: dict[str, Any], where: str, unknown: list[Unknown]) -> None:
+    """A snapshot that is not as it was written says nothing: that there was one stays, what it says goes."""
+    if entry["kind"] != "snapshot" or not isinstance(entry.get("fingerprint"), dict):
+        return
+    try:
+        altered = why_altered(msgspec.convert(entry["fingerprint"], Fingerprint))
+    except msgspec.ValidationError:
+        return  # of a version that this one does not read
+    if altered is not None:
+        unknown.append(Unknown(where, f"the snapshot cannot be believed: {altered}"))
+        del entry["fingerprint"]
+        entry.pop("id", None)
 
 
 def read_run_records(host: Host, state: str | None, unknown: list[Unknown]) -> tuple[tuple[str, RunRecord], ...]:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from envguard import clock
 from envguard.acquire.runs.checkpoints import STAMP_NAME, STAMP_SUFFIX, Checkpoint, read_checkpoint, step_of
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import reason
 from envguard.model.fingerprint import CheckpointRef, Fingerprint
+from envguard.model.identity import why_altered
 
 MAX_STAMP = 64 << 20
 # Two steps of one run have files of the same names and sizes. Their weights differ everywhere, and a zip ends with
@@ -26,13 +28,14 @@ SAMPLE_BYTES = 4096
 class Stamp:
     """The stamp of a checkpoint. `why_not` says why it counts as none; None where it counts.
 
-    `fingerprint` is None where the file could not be read as one.
+    `fingerprint` is None where the file could not be read as one, and where it is not as it was written (`altered`).
     """
 
     path: str
     checkpoint: Checkpoint
     fingerprint: Fingerprint | None
     why_not: str | None
+    altered: bool = False
 
     @property
     def counts(self) -> bool:
@@ -97,12 +100,24 @@ class NoFingerprint(ValueError):
     """The bytes are no fingerprint that this version reads; the message says what is wrong."""
 
 
+class Altered(NoFingerprint):
+    """They are one, and not as it was written: its id is not what its content gives."""
+
+
 def parse_fingerprint(data: bytes) -> Fingerprint:
-    """A fingerprint or stamp from its JSON. Raises `NoFingerprint`."""
+    """A fingerprint or stamp from its JSON. Raises `NoFingerprint`, and `Altered` for one that was edited."""
     try:
-        return msgspec.json.decode(data, type=Fingerprint)
+        return believed(msgspec.json.decode(data, type=Fingerprint))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NoFingerprint(f"it is no fingerprint: {error}") from error
+
+
+def believed(taken: Fingerprint) -> Fingerprint:
+    """A fingerprint that was read from somewhere, where its id is that of its content. Raises `Altered`."""
+    altered = why_altered(taken)
+    if altered is not None:
+        raise Altered(altered)
+    return taken
 
 
 def read_stamp(host: Host, checkpoint: Checkpoint | str) -> Stamp | None:
@@ -114,6 +129,8 @@ def read_stamp(host: Host, checkpoint: Checkpoint | str) -> Stamp | None:
         fingerprint = parse_fingerprint(host.read(found.stamp_path, MAX_STAMP))
     except OSError as error:
         return Stamp(found.stamp_path, found, None, f"the stamp cannot be read: {reason(error)}")
+    except Altered as error:
+        return Stamp(found.stamp_path, found, None, f"the stamp cannot be believed: {error}", altered=True)
     except NoFingerprint as error:
         return Stamp(found.stamp_path, found, None, f"the stamp cannot be read: {error}")
     return Stamp(found.stamp_path, found, fingerprint, _why_not(host, found, fingerprint))
@@ -121,7 +138,7 @@ def read_stamp(host: Host, checkpoint: Checkpoint | str) -> Stamp | None:
 
 def _why_not(host: Host, checkpoint: Checkpoint, stamp: Fingerprint) -> str | None:
     if stamp.origin == "retrospective":
-        return f"the stamp was made afterwards ({stamp.taken_at}) and says nothing of the time of saving"
+        return f"the stamp was made afterwards ({clock.local(stamp.taken_at)}) and says nothing of the time of saving"
     if stamp.checkpoint is None:
         return "the stamp names no checkpoint"
     if stamp.checkpoint.step is not None and checkpoint.step is not None and stamp.checkpoint.step != checkpoint.step:

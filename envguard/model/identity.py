@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from envguard.model.fingerprint import Driver, Gpu, Package, Python, Torch
+from envguard.model import plain
+from envguard.model.fingerprint import Driver, Fingerprint, Gpu, Package, Python, Torch
 
 PREFIX = "eg1-"
 DIGITS = 20
@@ -40,9 +42,25 @@ def fingerprint_id(
     return PREFIX + hashlib.sha256(_encode(covered)).hexdigest()[:DIGITS]
 
 
-def _encode(value: object) -> bytes:
+def why_altered(taken: Fingerprint) -> str | None:
+    """Why a fingerprint that was read from a file cannot be believed: its id is not what its content gives.
+
+    The id is the only word a fingerprint has about itself. One that was edited, or damaged where it still parses,
+    would else be held against the environment under the name of what it was. What the id leaves out (times, host,
+    variables, code, data) is not covered.
+    """
+    given = fingerprint_id(taken.python, taken.packages, taken.torch, taken.driver, taken.gpus)
+    if given == taken.id:
+        return None
+    return f"its id is {taken.id} and its content gives {given}: it was edited or damaged after it was written"
+
+
+def _encode(covered: dict[str, Any]) -> bytes:
     try:
-        return msgspec.json.encode(value, order="deterministic")
+        return msgspec.json.encode(covered, order="deterministic")
     except UnicodeEncodeError:
-        # A version that is no text: any one-to-one spelling serves, the same on every run.
-        return repr(value).encode("utf-8", "backslashreplace")
+        # A version that is no text: spelled as files spell it, or what was read back would have another id.
+        stored = {name: plain.escaped(value) for name, value in covered.items()}
+        for many in ("packages", "gpus"):
+            stored[many] = stored[many] and sorted(stored[many])
+        return msgspec.json.encode(stored, order="deterministic")
