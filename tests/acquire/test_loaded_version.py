@@ -43,6 +43,18 @@ def test_a_module_of_a_class_of_its_own_answers(monkeypatch: pytest.MonkeyPatch)
     assert loaded_version("made_up") == "5.6.0"
 
 
+@pytest.mark.parametrize("error", [ImportError("an extra is missing"), KeyError("__version__"), UserWarning("old")])
+def test_a_module_that_raises_at_the_question_costs_no_stamp(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    class Broken(types.ModuleType):
+        def __getattr__(self, name: str) -> str:
+            raise error
+
+    module(monkeypatch, Broken)
+    assert loaded_version("made_up") is None
+
+
 def test_no_module_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loaded_version("made_up") is None
     vars(module(monkeypatch))["__version__"] = (1, 2)

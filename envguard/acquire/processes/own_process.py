@@ -229,12 +229,16 @@ def loaded_version(module: str) -> str | None:
     """`__version__` of an imported module, where it has one that is text.
 
     A function `__getattr__` of the module is not asked: it answers with what lies on disk now (click's), imports, or
-    warns, and where warnings are errors that costs the whole stamp.
+    warns, and where warnings are errors that costs the whole stamp. Nor does one of the module's class cost it,
+    whatever it raises.
     """
     found = sys.modules.get(module)
     kept = getattr(found, "__dict__", {})
     lacks = "__version__" not in kept and "__getattr__" in kept
-    value = None if lacks else getattr(found, "__version__", None)
+    try:
+        value = None if lacks else getattr(found, "__version__", None)
+    except Exception:
+        return None  # somebody else's code, which has no version to tell: an extra that is not installed, a warning
     return str(value) if isinstance(value, str) else None
 
 
