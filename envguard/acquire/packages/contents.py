@@ -204,13 +204,15 @@ class _Reader:
         return self._examine(dist, depth, key, rows, stats, seen, looked_at)
 
     def _taken_as_seen(self, dist: Distribution, seen: SeenPackage, depth: Depth, mapped: tuple[str, ...]) -> bool:
-        """Whether every file of the package that a process maps has the stat with which it was last looked at."""
-        if depth == "stat" or not seen.hashed:
-            return depth == "stat" and not _left_open(seen)
-        if _left_open(seen):
+        """Whether every file of the package that a process maps has the stat with which it was last looked at, and
+        every one that was not as RECORD says: it may be so again, and nothing sound is called damaged."""
+        if _left_open(seen) or (depth != "stat" and not seen.hashed):
             return False
+        asked = {*_departs(seen), *(mapped if depth != "stat" else ())}
+        if not asked:
+            return True
         at = {name: index for index, name in enumerate(_names(seen))}
-        mine = [name for name in mapped if name in at]
+        mine = [name for name in asked if name in at]
         now, before = self.host.stats(dist.location, mine), array("q", seen.stats)
         return all(_key(now, 4 * index) == _key(before, 4 * at[name]) for index, name in enumerate(mine))
 
@@ -220,7 +222,9 @@ class _Reader:
         if not again:
             self._tell(dist, record.problems)
         if record.problems:
-            self.digests.memo[f"damage of {dist.directory}"] = json.dumps([key, record.problems])
+            self.digests.memo[_damage(dist)] = json.dumps([key, record.problems])
+        else:
+            self.digests.memo.pop(_damage(dist), None)
         return normalised(record.rows) if record.rows else None
 
     def _tell(self, dist: Distribution, problems: Iterable[str]) -> None:
@@ -228,7 +232,7 @@ class _Reader:
             self.notes.problem("record-damaged", dist.name, f"RECORD: {says}", f"{dist.directory}/RECORD")
 
     def _tell_again(self, dist: Distribution, key: Key) -> None:
-        kept = self.digests.memo.get(f"damage of {dist.directory}")
+        kept = self.digests.memo.get(_damage(dist))
         if kept is not None:
             mark, problems = json.loads(kept)
             self._tell(dist, problems if tuple(mark) == key else ())
@@ -310,6 +314,10 @@ class _Reader:
         elif self.progress is not None:
             self.progress(size)
         return got
+
+
+def _damage(dist: Distribution) -> str:
+    return f"damage of {dist.directory}"
 
 
 def _left_open(seen: SeenPackage) -> bool:
