@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 from envguard.acquire.machine import boots, driver, package_logs
 from envguard.acquire.machine.zone import Zone, read_zone
-from envguard.acquire.packages import environment, installs, pip_logs, pyc_files, uv_cache
+from envguard.acquire.packages import environment, installs, lost_files, pip_logs, pyc_files, uv_cache
 from envguard.acquire.packages.archive_uses import ArchiveUse, read_archive_uses
 from envguard.acquire.packages.distributions import Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.installs import Install
+from envguard.acquire.packages.site_trees import SiteTrees
 from envguard.acquire.processes import live_processes
 from envguard.acquire.processes.live_processes import EnvironmentProcess
 from envguard.acquire.project import git_history, shell_history, watched_files
@@ -100,6 +101,7 @@ class Survey:
     data: tuple[watched_files.Watched, ...] = ()
     config: tuple[watched_files.Watched, ...] = ()
     edits: tuple[watched_files.Edited, ...] = ()
+    lost: tuple[lost_files.Lost, ...] = ()
     unavailable: list[Unavailable] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
 
@@ -232,7 +234,9 @@ def _installer_logs(host: Host, request: Request, seen: Survey) -> None:
     seen.pycs = pyc_files.read_pycs(host, seen.installs, tag) if tag else ()
     if not seen.pycs:
         seen.lacks("pyc", "no package has compiled files: none was imported, or bytecode is kept elsewhere")
-    seen.edits = watched_files.read_edits(host, seen.distributions, seen.installs, seen.unknown)
+    trees = SiteTrees(host, seen.unknown)
+    seen.edits = watched_files.read_edits(host, seen.distributions, seen.installs, trees, seen.unknown)
+    seen.lost = lost_files.read_lost(host, seen.env, seen.distributions, trees, request.state, seen.unknown)
 
 
 def _compile_caches(host: Host, request: Request, seen: Survey) -> None:

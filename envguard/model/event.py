@@ -47,7 +47,11 @@ REFUSALS = (
 )
 """How the reason ends where something is there and could not be read, by the system's or the bundle's word."""
 SINCE = "what changed since "
-"""Beginning of what is unknown where the checkpoint's own time is no time to count from."""
+"""Beginning of what is unknown where the checkpoint's own time is no time to count from, or its stamp is no stamp."""
+LOST = "deleted files of "
+"""Beginning of what is unknown where files are missing and somebody is at work on the environment."""
+UNREAD_STAMP = "its stamp "
+"""Beginning of the reason where it is the checkpoint's stamp that is there and cannot be used."""
 
 
 def event_id(kind: str, subject: str, time: str | None, end: str | None) -> str:
@@ -134,7 +138,16 @@ class TimelineReport(msgspec.Struct, frozen=True, kw_only=True):
     def undetermined(self) -> tuple[Unknown, ...]:
         """What is there and could not be read: without it "no finding" is no clean answer. A witness that is not
         there is a fact, and none of these."""
-        return tuple(item for item in self.unknown if item.why.endswith(REFUSALS) or item.what.startswith(SINCE))
+        undecided = (SINCE, LOST)
+        return tuple(item for item in self.unknown if item.why.endswith(REFUSALS) or item.what.startswith(undecided))
+
+    def stamp_unread(self) -> str | None:
+        """Why the stamp of the checkpoint that was asked about cannot be used though it is there (`cannot be read:
+        …`); None where it was read, or where there is none."""
+        told = (
+            item.why for item in self.unknown if item.what.startswith(SINCE) and item.why.startswith(UNREAD_STAMP)
+        )
+        return next((why.removeprefix(UNREAD_STAMP) for why in told), None)
 
     def exit_code(self) -> int:
         """1 where there are findings, else 3 where something could not be read."""

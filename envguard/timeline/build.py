@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from envguard import clock
 from envguard.acquire.packages.markers import marker_values
 from envguard.acquire.runs.checkpoints import Checkpoint, short_name
+from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
-from envguard.model.event import SINCE, Event, TimelineReport
+from envguard.model.event import SINCE, UNREAD_STAMP, Event, TimelineReport
 from envguard.model.evidence import Unknown
 from envguard.timeline import code_events, log_events, run_findings, system_events
 from envguard.timeline import findings as finding
@@ -20,6 +21,8 @@ from envguard.timeline.happening import end_of, in_order, start_of
 from envguard.timeline.hints import read_hints
 from envguard.timeline.inferred import inferred_swaps
 from envguard.timeline.log_events import RateChange
+from envguard.timeline.lost_events import Loss, read_losses
+from envguard.timeline.lost_findings import Asked, loss_findings, sound_in
 from envguard.timeline.packages import Packages, read_packages
 from envguard.timeline.requirements import Graph, build_graph
 from envguard.timeline.restored import read_restored
@@ -53,6 +56,7 @@ class Understood:
     packages: Packages
     events: tuple[Event, ...]
     changes: tuple[RateChange, ...]
+    losses: tuple[Loss, ...]
     unknown: tuple[Unknown, ...]
 
 
@@ -76,6 +80,8 @@ def understand(survey: Survey) -> Understood:
     hints = read_hints(survey.installs, survey.processes, survey.pycs)
     packages = read_packages(survey.installs, graph, survey.archive_uses, sightings, hints)
     events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
+    losses = read_losses(survey.lost, survey.installs, sightings, survey.stamps, packages.events, survey.machine.now)
+    events += [loss.event for loss in losses]
     events += checkpoint_events(survey.checkpoints.found)
     events += stale_events(survey.processes, packages.swaps, survey.env.site, survey.machine.now)
     changes: list[RateChange] = []
@@ -90,7 +96,7 @@ def understand(survey: Survey) -> Understood:
     events += _other_events(survey)
     weighed = weigh(events, survey.boots.steps, survey.machine.now)
     ordered = in_order({event.id: event for event in weighed}.values())
-    return Understood(packages, ordered, tuple(changes), tuple(graph.unknown))
+    return Understood(packages, ordered, tuple(changes), losses, tuple(graph.unknown))
 
 
 def _other_events(survey: Survey) -> Iterable[Event]:
@@ -122,7 +128,7 @@ def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
         events=shown,
         transactions=tuple(run for run in known.packages.transactions if run.id in told),
         findings=finding.finish(drafts, shown),
-        unknown=_unknown(survey, (*_no_time(survey, bounds), *known.unknown)),
+        unknown=_unknown(survey, (*_no_time(survey, bounds), *_no_stamp(survey, checkpoint), *known.unknown)),
     )
 
 
@@ -135,6 +141,19 @@ def _no_time(survey: Survey, bounds: Bounds) -> tuple[Unknown, ...]:
     return (Unknown(f"{SINCE}{checkpoint.name}", why),)
 
 
+def _no_stamp(survey: Survey, checkpoint: Checkpoint | None) -> tuple[Unknown, ...]:
+    """Its own stamp is what the answer rests on most: with that unread, "nothing changed" is not known."""
+    if checkpoint is None or checkpoint.stamp_path is None:
+        return ()
+    stamp = _stamp_of(survey, checkpoint)
+    if stamp is not None and (stamp.fingerprint is not None or stamp.why_not is None):
+        return ()
+    why = (
+        stamp.why_not if stamp is not None and stamp.why_not else f"the stamp cannot be read: {checkpoint.stamp_path}"
+    )
+    return (Unknown(f"{SINCE}{checkpoint.name}", f"{UNREAD_STAMP}{why.removeprefix('the stamp ')}"),)
+
+
 def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[finding.Draft]:
     since, until = bounds.start, bounds.until
     told = read_restored(survey.journal)
@@ -142,13 +161,16 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     ref = short_name(of_checkpoint, survey.checkpoints.found) if of_checkpoint is not None else None
     drafts = finding.swap_findings(known.packages, known.events, of_checkpoint, saved, since, told, ref)
     drafts += finding.removal_findings(known.packages, bounds.checkpoint, saved, since)
+    if known.losses:
+        drafts += loss_findings(known.losses, known.events, _asked(survey, known, bounds, saved, ref))
     drafts += finding.stale_findings(known.events)
     drafts += finding.driver_findings(system_events.driver_mismatch(survey.driver), known.events)
     changes = [change for change in known.changes if since is None or change.first_bad_ns / clock.NS >= since]
     drafts += run_findings.fall_findings(changes, known.events)
     drafts += run_findings.crash_findings(known.events, since)
     drafts += run_findings.loss_findings(survey.train_logs, known.events, since)
-    drafts += finding.edit_findings(known.events, since)
+    own = {loss.event.id for loss in known.losses}  # what was emptied has a finding of its own, and is no edit
+    drafts += finding.edit_findings([event for event in known.events if event.id not in own], since)
     if until is not None:
         drafts = [draft for draft in drafts if not draft.events or start_of(draft.events[-1]) <= until]
     if bounds.kinds:
@@ -156,8 +178,25 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     return drafts
 
 
+def _asked(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None, ref: str | None) -> Asked:
+    stamp = _stamp_of(survey, bounds.checkpoint) if bounds.checkpoint is not None else None
+    return Asked(
+        checkpoint=bounds.checkpoint,
+        saved=saved,
+        since=bounds.start,
+        ref=ref,
+        sound=sound_in(read_sightings(survey), known.losses, stamp.path if stamp is not None else None),
+        prefix=survey.env.prefix,
+    )
+
+
+def _stamp_of(survey: Survey, checkpoint: Checkpoint) -> Stamp | None:
+    return next((stamp for stamp in survey.stamps if stamp.checkpoint.path == checkpoint.path), None)
+
+
 def _is_stamped(survey: Survey, checkpoint: Checkpoint) -> bool:
-    return any(stamp.counts and stamp.checkpoint.path == checkpoint.path for stamp in survey.stamps)
+    stamp = _stamp_of(survey, checkpoint)
+    return stamp is not None and stamp.counts
 
 
 def _saved_event(events: tuple[Event, ...], checkpoint: Checkpoint | None) -> Event | None:

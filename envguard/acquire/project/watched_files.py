@@ -9,6 +9,7 @@ from envguard.acquire.packages.contents import hash_as
 from envguard.acquire.packages.distributions import Distributions
 from envguard.acquire.packages.installs import Install
 from envguard.acquire.packages.record_file import algorithm_of
+from envguard.acquire.packages.site_trees import SiteTrees
 from envguard.acquire.seam.host import Host, Stat
 from envguard.model.evidence import Unknown
 
@@ -92,26 +93,29 @@ def _copied(stat: Stat) -> bool:
 
 
 def read_edits(
-    host: Host, distributions: Distributions, installs: tuple[Install, ...], unknown: list[Unknown]
+    host: Host,
+    distributions: Distributions,
+    installs: tuple[Install, ...],
+    trees: SiteTrees,
+    unknown: list[Unknown],
 ) -> tuple[Edited, ...]:
     """Files of packages that were edited after their install; one that was merely touched has its old content and is
-    none."""
+    none, nor is one that was emptied (`envguard.acquire.packages.lost_files`)."""
     ends = {
         install.directory: install for install in installs if install.end_ns is not None and install.doubt is None
     }
     late: list[tuple[str, str, str, Stat]] = []
-    stats: dict[str, dict[str, Stat]] = {}
     for distribution in distributions.found:
         install = ends.get(distribution.directory)
         record = distribution.record
         if install is None or install.end_ns is None or record is None:
             continue
-        if distribution.location not in stats:
-            stats[distribution.location] = _stats(host, distribution.location, unknown)
-        known = stats[distribution.location]
+        known = trees.of(distribution.location)
         for row in record.rows:
             stat = known.get(row.path) if algorithm_of(row.hash) is not None else None
-            if stat is not None and stat.is_file and stat.mtime_ns > install.end_ns + EDIT_SLACK_NS:
+            if stat is None or not stat.is_file or (row.size and not stat.size):
+                continue
+            if stat.mtime_ns > install.end_ns + EDIT_SLACK_NS:
                 late.append((distribution.name, f"{distribution.location}/{row.path}", row.hash or "", stat))
     found = []
     for package, path, recorded, stat in late[:MOST_DIGESTS]:
@@ -124,12 +128,3 @@ def read_edits(
         unknown.append(Unknown("edits in site-packages", f"{len(late)} files are newer than their install; "
                                f"{MOST_DIGESTS} were hashed"))  # fmt: skip
     return tuple(found)
-
-
-def _stats(host: Host, location: str, unknown: list[Unknown]) -> dict[str, Stat]:
-    try:
-        walked = host.walk(location, skip=("__pycache__",))
-    except OSError as error:
-        unknown.append(Unknown(f"edits in {location}", error.strerror or str(error)))
-        return {}
-    return dict(walked.entries)
