@@ -346,6 +346,27 @@ def test_a_process_that_goes_elsewhere_keeps_the_path_that_it_was_started_with(
     assert {package["name"]: package["version"] for package in stamped["packages"]}["single"] == "2.0"
 
 
+JUNK = """
+import os, pathlib, sys
+sys.path += [None, 5, b"/bytes", pathlib.Path("/path"), "/nul\\0", "relative", ""]
+os.chdir(sys.argv[1])
+os.rmdir(sys.argv[1])
+import envguard
+from envguard.acquire.processes import loading
+print(*loading.AT_IMPORT.pythonpath, sep=":")
+"""
+
+
+def test_no_path_and_no_lost_folder_keeps_envguard_from_being_imported(tmp_path: Path) -> None:
+    """Whatever a training process has done to its path, and where it is: import passes over such entries as well."""
+    (tmp_path / "lost").mkdir()
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(["beside", *filter(None, sys.path)])}
+    command = [sys.executable, "-c", JUNK, str(tmp_path / "lost")]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.partition(":")[0] == str(tmp_path / "beside")
+
+
 COUNTED = """
 import json, os, sys, time, torch
 from pathlib import Path

@@ -45,11 +45,11 @@ def capture() -> Capture:
     """Reads every dist-info and egg-info on `sys.path`; what cannot be read is named and never ends it."""
     found: dict[str, CapturedDistribution] = {}
     failed: list[str] = []
-    for folder in sys.path:
+    for folder in _folders():
         try:
-            names = os.listdir(folder) if folder else []
-        except OSError:
-            continue  # zip files and folders that are not there: importlib passes over them too
+            names = os.listdir(folder)
+        except (OSError, ValueError):
+            continue  # zip files and folders that are not there or cannot be: importlib passes over them too
         for name in names:
             if name.endswith((".dist-info", ".egg-info")) or (name == "EGG-INFO" and folder.endswith(".egg")):
                 directory = os.path.join(os.path.abspath(folder), name)
@@ -64,6 +64,11 @@ def capture() -> Capture:
     return Capture(time.time_ns(), os.getpid(), found, stale, tuple(failed), pythonpath())
 
 
+def _folders() -> list[str]:
+    """What import looks at: a `Path` that somebody put onto the path is passed over there, too."""
+    return [folder for folder in sys.path if isinstance(folder, str) and folder]
+
+
 def pythonpath() -> tuple[str, ...]:
     """The folders that PYTHONPATH put on this process's path, as absolute paths.
 
@@ -73,7 +78,7 @@ def pythonpath() -> tuple[str, ...]:
     if sys.flags.ignore_environment:
         return ()
     library = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
-    front = [os.path.abspath(folder) for folder in sys.path if folder]
+    front = [_absolute(folder) for folder in _folders()]
     front = front[: next((at for at, folder in enumerate(front) if os.path.basename(folder) == library), len(front))]
     named = [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]
     found = (_on_path(folder, front, len(named) - at) for at, folder in enumerate(named))
@@ -82,8 +87,8 @@ def pythonpath() -> tuple[str, ...]:
 
 def _on_path(named: str, front: list[str], from_the_end: int) -> str | None:
     """What `named` is among the folders before the standard library; None where the process took it off."""
-    if os.path.abspath(named) in front:
-        return os.path.abspath(named)
+    if _absolute(named) in front:
+        return _absolute(named)
     if os.path.isabs(named):
         return None
     end = os.path.normpath(named)
@@ -92,6 +97,13 @@ def _on_path(named: str, front: list[str], from_the_end: int) -> str | None:
     if end in (".", ".."):
         return front[-from_the_end] if from_the_end <= len(front) else None
     return next((folder for folder in reversed(front) if folder.endswith(f"/{end}")), None)
+
+
+def _absolute(folder: str) -> str:
+    try:
+        return os.path.abspath(folder)
+    except OSError:
+        return folder  # the working directory is gone
 
 
 def _dist_info(directory: str) -> CapturedDistribution:
