@@ -177,6 +177,8 @@ RULES: tuple[Rule, ...] = (
     Rule("packages", "locked", "*", "info", "none", "{detail}"),
     Rule("packages", "unparsed", "*", "info", "none", "a requirement that cannot be read was not checked: {detail}"),
     Rule("packages", "newcomer-problem", "*", "info", "none", "{detail}; it came later"),
+    # Without its files a kernel is often done without, and the run goes on with another.
+    Rule("packages", "problem:files-missing", BUILT_ON_TORCH, "block", "breaks", "{detail}"),
     Rule("packages", "problem:*", "*", "warn", "breaks", "{detail}"),
     Rule("packages", "*", "*", "warn", "none", "{subject} differs"),
     # driver

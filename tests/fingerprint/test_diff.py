@@ -475,6 +475,18 @@ def test_deleted_files_are_told_as_missing_and_not_as_an_edit() -> None:
         assert (row.effect, row.why.rpartition(": ")[2]) == ("numerics", "transformers/trainer.py")
 
 
+@pytest.mark.parametrize("name", ["torch", "triton", "nvidia-nccl-cu12", "flash-attn", "transformers"])
+def test_deleted_files_are_graded_no_lower_than_edited_ones(name: str) -> None:
+    """A training that does without flash-attn's kernels goes on, and computes something else."""
+    whole, damaged = (package(name, "1.0", build, departs=d) for build, d in (("e" * 64, ()), ("f" * 64, ("x.py",))))
+    grades = {}
+    for kind in ("files-missing", "files-modified"):
+        told = (Problem(kind=kind, subject=name, says="x.py"),)
+        (row,) = compare(with_packages(whole), with_packages(damaged, problems=told)).drifts
+        grades[kind] = row.severity
+    assert grades["files-missing"] == grades["files-modified"]
+
+
 def test_unknown_on_one_side_is_undetermined_and_on_both_alike_is_info() -> None:
     unseen = Unknown("packages in /opt/site", "Permission denied")
     b = replace(BASE, unknown=(unseen,))
