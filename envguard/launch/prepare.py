@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import posixpath
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from envguard import clock
 from envguard.acquire.machine.headroom import Headroom, read_headroom, visible
 from envguard.acquire.machine.zone import read_zone
 from envguard.acquire.packages.environment import Environment, locate
-from envguard.acquire.runs.checkpoints import Checkpoint, match_name
+from envguard.acquire.runs.checkpoints import Checkpoint, is_checkpoint, match_name
 from envguard.acquire.runs.own_records import read_run_records
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.torch.cache_places import INDUCTOR_CACHE, launch_place
@@ -91,7 +92,7 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     filled = cache is not None and seed.is_filled(cache)
     # The reference first: where it had its compile caches is where the live side looks, too.
     places = request.places(functools.cache(lambda: take_for_child(host, request, env, None, (), warn)))
-    reference = _reference(request, places)
+    reference, missing = _reference(request, places)
     live = take_for_child(host, request, env, cache if filled else None, _witnesses(reference), warn)
     bundled = None if own else _bundled(host, request, env, reference)
     command = own or (bundled.command if bundled is not None else ())
@@ -113,7 +114,7 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         gated = together(gated, council, request.project.config.policy, request.project.config.refuse)
     ended = without_end(host, earlier, host.machine().host)
     doubts = [f"{reference.label}: {note}" for note in reference.notes] if reference is not None else []
-    gated = replace(gated, notes=(*doubts, *gated.notes, *(says(record) for record in ended)))
+    gated = replace(gated, notes=(*missing, *doubts, *gated.notes, *(says(record) for record in ended)))
     plan = Plan(
         command=command,
         bundled=bundled,
@@ -259,20 +260,37 @@ def _sight(
     return Sight(host, lambda: watched_of(host, project, env, live, cache), guard, regrade, config.refuse)
 
 
-def _reference(request: Request, places: Places) -> Reference | None:
-    """What to match; None for a first start, where `--baseline` found nothing to match."""
+def _lies_at(path: str, host: Host) -> bool:
+    """Whether a checkpoint lies at a path, wherever that is: a run may be resumed from outside the usual places."""
+    try:
+        kind = host.stat_target(path)
+    except OSError:
+        return False
+    return is_checkpoint(posixpath.basename(path), "directory" if kind.is_directory else "file")
+
+
+def _reference(request: Request, places: Places) -> tuple[Reference | None, tuple[str, ...]]:
+    """What to match, None for a first start, where `--baseline` found nothing to match; and that the checkpoint which
+    the command names is not there, so that it is another."""
     if request.against is not None:
-        return resolve(request.against, places)
+        return resolve(request.against, places), ()
     found = places.checkpoints().found
 
-    def is_checkpoint(word: str) -> bool:
+    def is_one(word: str) -> bool:
         path = places.path(word)
-        return any(path == item.path for item in found) or bool(match_name(found, word))
+        return (
+            any(path == item.path for item in found) or bool(match_name(found, word)) or _lies_at(path, places.host)
+        )
 
-    resuming = start.named_checkpoint(request.command, is_checkpoint)
+    resuming = start.named_checkpoint(request.command, is_one)
+    named = start.no_checkpoint(request.command, is_one) if resuming is None else None
+    missing = f"{named} names no checkpoint here"
     try:
-        return resolve_default(places, resuming)
-    except UsageError:
+        reference = resolve_default(places, resuming)
+    except UsageError as error:
         if request.baseline and resuming is None:
-            return None
+            return None, ((missing,) if named is not None else ())
+        if named is not None:
+            raise UsageError(f"{missing}, and {error}", error.hint) from error
         raise
+    return reference, ((f"{missing}; held against {reference.label}",) if named is not None else ())

@@ -373,6 +373,26 @@ def test_a_number_in_the_command_names_no_checkpoint_and_an_unstamped_one_is_sai
     ]
 
 
+def test_a_checkpoint_to_resume_that_is_not_there_is_said(room: Stage) -> None:
+    done = launch(room, "--", "true", "--resume", "step_77")
+    assert (done.returncode, "step_77 names no checkpoint here; held against baseline" in done.stderr) == (0, True)
+    refused = launch(room, "--dry-run", "--json", "--", "true", "--resume=out/step_77")
+    assert answer(refused)["notes"] == ["out/step_77 names no checkpoint here; held against baseline"]
+    (room.project / ".envguard" / "baseline.json").unlink()
+    refused = launch(room, "--json", "--", "true", "--resume", "step_77")
+    says = answer(refused)["error"]
+    assert (refused.returncode, says[:55]) == (2, "step_77 names no checkpoint here, and no reference is g")
+
+
+def test_a_checkpoint_outside_the_usual_places_is_what_is_resumed(room: Stage) -> None:
+    elsewhere = room.root / "elsewhere" / "step_77"
+    elsewhere.mkdir(parents=True, exist_ok=True)
+    (elsewhere / "model.bin").write_bytes(b"x")
+    words = ("--dry-run", "--json", "--", "true", f"--resume={elsewhere}")
+    found = answer(launch(room, *words))
+    assert (found["reference"], found["decision"]) == (str(elsewhere), "refuse"), "it has no stamp"
+
+
 def change_stamp(checkpoint: Path, package: str, version: str) -> None:
     """Makes the stamp tell of another version, as if the environment had been changed since."""
     path = checkpoint / "envguard.json"
