@@ -30,21 +30,20 @@ def compare_many(named: Sequence[Named], policy: Sequence[PolicyRule] = ()) -> D
     minority: list[Minority] = []
     for key in keys:
         groups = _groups([changes.get(key, []) for changes in said])
-        usual, odd = groups[0], [index for group in groups[1:] for index in group]
+        most, odd = groups[0], [index for group in groups[1:] for index in group]
         # A tie has no majority: then nobody is right, and everybody is named.
-        tied = len(groups) > 1 and len(groups[1]) == len(usual)
-        found = {index: _drifts(named[usual[0]][1], named[index][1], key, policy) for index in odd}
+        tied = len(groups) > 1 and len(groups[1]) == len(most)
+        found = {index: _drifts(named[most[0]][1], named[index][1], key, policy) for index in odd}
         drifts.update(dict.fromkeys(drift for each in found.values() for drift in each))
         if not any(drift.severity != "info" for each in found.values() for drift in each):
             continue
-        for index in (*usual, *odd) if tied else odd:
+        for index in (*most, *odd) if tied else odd:
             minority.append(
                 _row(named[index][0], key, found.get(index) or next(iter(found.values())), index in found)
             )
     odd_labels = list(dict.fromkeys(row.ref for row in minority))
-    plain = report(
-        (), _undetermined(named), policy, Side(id=None, label=f"most of {len(named)}"), _odd(odd_labels, named)
-    )
+    usual = Side(id=None, label=f"most of {len(named)}" if odd_labels else f"all {len(named)}")
+    plain = report((), _undetermined(named), policy, usual, _odd(odd_labels, named))
     return DiffReport(
         a=plain.a,
         b=plain.b,

@@ -31,12 +31,19 @@ def render(report: DiffReport, *, verbose: bool, quiet: bool) -> Callable[[Conso
         console.print(Text(printable(verdict(report)), style=style), soft_wrap=not console.is_terminal)
         if quiet:
             return
-        console.print(Text(printable(f"A  {side(report.a)}\nB  {side(report.b)}"), style="dim"))
+        console.print(Text(printable(sides(report)), style="dim"))
         show_minority(console, report.minority or ())
         show_drifts(console, report.drifts, verbose)
         show_unknown(console, report.unknown)
 
     return show
+
+
+def sides(report: DiffReport) -> str:
+    """What was held against what, a line each; of many that are alike there are no two sides to name."""
+    if report.minority == ():
+        return f"{report.a.label} {'match' if report.match else 'are alike as far as they could be compared'}"
+    return f"A  {side(report.a)}\nB  {side(report.b)}"
 
 
 def side(each: object) -> str:

@@ -6,6 +6,7 @@ from envguard.config import PolicyRule
 from envguard.fingerprint.minority import compare_many
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
+from envguard.report.diff import sides
 from tests.fingerprint.made import fingerprint, gpu, package, replace, torch
 
 
@@ -37,6 +38,7 @@ def with_packages(number: int, *packages: object, **more: object) -> Fingerprint
 def test_all_alike() -> None:
     report = compare_many(SOUND)
     assert (report.match, report.minority, report.exit_code()) == (True, (), 0)
+    assert sides(report) == "all 4 match"
     assert {drift.severity for drift in report.drifts} <= {"info"}
 
 
