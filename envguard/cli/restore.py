@@ -81,12 +81,23 @@ def restore(
     if reference is None and not rollback:
         raise UsageError("restore needs a REF", "`envguard log` lists checkpoints and snapshots")
     if not dry_run and not yes and not sys.stdin.isatty():
+        if reference is not None and not rollback:
+            _check_reference(session, reference)
         raise UsageError("restore changes the environment and there is no terminal to ask", "-y answers for you")
     try:
         code = _roll_back(screen, session, wish) if rollback else _restore(screen, session, wish)
     except (RestoreError, RollbackError) as error:
         code = _failed(screen, reference, error)
     raise typer.Exit(code)
+
+
+def _check_reference(session: Session, reference: str) -> None:
+    """A REF that names nothing is what is wrong, whether or not there is somebody to ask."""
+    from envguard.cli.references import open_places
+    from envguard.fingerprint.reference import no_live
+    from envguard.restore.target import find_reference
+
+    find_reference(reference, open_places(session, no_live))
 
 
 def _restore(screen: Screen, session: Session, wish: Wish) -> int:

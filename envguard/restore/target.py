@@ -22,24 +22,30 @@ Witnesses = Callable[[Reference], Target]
 
 def find_target(text: str, places: Places, live: Callable[[], Fingerprint], witnesses: Witnesses) -> Target:
     """What `text` means as a goal. Raises `UsageError`, `InputError` and `RestoreError`."""
-    found = resolve(text, places)
-    if found.kind == "live":
-        raise UsageError("`live` is what the environment is already", "name what it should go back to")
+    found = find_reference(text, places)
     if found.lock is not None:
         return from_lock(found.label, found.lock, live())
     if found.fingerprint is not None:
         saved = clock.iso_ns(found.checkpoint.saved_ns) if found.checkpoint is not None else None
         return from_fingerprint(found.label, found.fingerprint, saved)
-    if found.altered:
-        raise InputError(
-            f"{found.label}: {found.no_stamp}",
-            "put the stamp back as it was, or name another REF; without any stamp the witnesses are asked",
-        )
     if found.kind == "checkpoint":
         return witnesses(found)
     if found.kind == "bundle" and found.path is not None:
         return from_fingerprint(found.label, fingerprint_of_bundle(found.path))
     raise RestoreError(f"{found.label} names no packages that could be brought back")
+
+
+def find_reference(text: str, places: Places) -> Reference:
+    """The reference that `text` names, where an environment can go back to it. Raises `UsageError`, `InputError`."""
+    if text == "live":
+        raise UsageError("`live` is what the environment is already", "name what it should go back to")
+    found = resolve(text, places)
+    if found.altered:
+        raise InputError(
+            f"{found.label}: {found.no_stamp}",
+            "put the stamp back as it was, or name another REF; without any stamp the witnesses are asked",
+        )
+    return found
 
 
 def from_lock(reference: str, lock: Lock, live: Fingerprint) -> Target:

@@ -285,6 +285,16 @@ def test_the_cache_that_a_trainer_set_for_itself_is_missed_though_the_default_on
     }
 
 
+def test_a_restore_of_a_name_that_is_not_there_says_so_first(project: Stage) -> None:
+    """Nobody can be asked in a test; that was complained of before the name was looked at."""
+    code, answer = run(project, "restore", "step_999")
+    assert (code, answer["error"][:35]) == (2, "no checkpoint is called 'step_999' ("[:35])
+    code, answer = run(project, "restore", "live")
+    assert (code, answer["error"]) == (2, "`live` is what the environment is already")
+    code, answer = run(project, "restore", "step_690")
+    assert (code, "no terminal" in answer["error"]) == (2, True)
+
+
 def test_an_edited_stamp_is_believed_by_nobody(project: Stage) -> None:
     """A name that was changed in it was told as a package that is gone, under the id of what had been there."""
     stamp = project.checkpoints / "step_690" / "envguard.json"
