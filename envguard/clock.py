@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time as _time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 
+_IN_TEXT = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{3}(?:\d{3})?)? ?[+-]\d\d:\d\d\b")
 NS = 1_000_000_000
 EARLIEST_S, LATEST_S = -30_000_000_000, 253_000_000_000
 """The years 1019 to 9987: what lies beyond is told as the bound. File systems take any number, calendars do not."""
@@ -48,6 +51,11 @@ def local(text: str, offset_s: int | None = None) -> str:
     moment = datetime.fromisoformat(text).astimezone(zone)
     written = moment.strftime("%Y-%m-%d %H:%M:%S %z")
     return f"{written[:-2]}:{written[-2:]}"
+
+
+def told(text: str, spelled: Callable[[str], str] = local) -> str:
+    """A sentence with each time in it as `spelled` gives it: one moment reads the same all over a screen."""
+    return _IN_TEXT.sub(lambda found: spelled(found[0].replace(" ", "T", 1).replace(" ", "")), text)
 
 
 def span(seconds_apart: float) -> str:

@@ -1,6 +1,7 @@
 """REF: what a person means by `step_690`, a path, a lock, a bundle, `live` or `@1`.
 
 live                    the environment now
+eg1-…                   the fingerprint of that id: of a snapshot, of a stamp, of the first start
 @1                      the last snapshot in this host's journal, @2 the one before it
 baseline                what `launch --baseline` recorded, where no checkpoint has that name
 path/to/step_690        a checkpoint; path/to/fingerprint.json, pylock.toml, uv.lock, requirements.txt, a bundle
@@ -29,6 +30,7 @@ from envguard.acquire.runs.checkpoints import (
     short_name,
 )
 from envguard.acquire.runs.hparams import find_hparams
+from envguard.acquire.runs.own_records import read_journal
 from envguard.acquire.runs.stamps import Altered, NoFingerprint, believed, parse_fingerprint, read_stamp
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import reason
@@ -36,6 +38,7 @@ from envguard.errors import InputError, UsageError
 from envguard.fingerprint.lock import Lock, lock_kind, parse_lock
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
+from envguard.model.identity import is_id
 from envguard.state import journal
 
 ReferenceKind = Literal["checkpoint", "fingerprint", "lock", "bundle", "live", "journal", "baseline"]
@@ -103,6 +106,8 @@ def resolve(text: str, places: Places) -> Reference:
         raise _unreadable(text, path, error) from error
     if facts is not None:
         return _of_path(text, path, places, is_directory=facts.is_directory)
+    if is_id(text):
+        return _of_id(text, places)
     return _of_name(text, places)
 
 
@@ -352,13 +357,37 @@ def _journal_entry(number: int, places: Places) -> Reference:
     if number > len(snapshots):
         count = f"{len(snapshots)} snapshot{'' if len(snapshots) == 1 else 's'}"
         raise InputError(f"there is no @{number}: the journal holds {count}", "`envguard snapshot` adds one")
+    taken = _converted(f"@{number}", snapshots[-number], path)
+    return Reference(f"@{number}", "journal", path, fingerprint=taken)
+
+
+def _of_id(text: str, places: Places) -> Reference:
+    """The newest stamp of that id, a snapshot in the state folder, whatever its host, or the recorded first start."""
+    unknown: list[Unknown] = []
+    for found in stamped(places):
+        if found.fingerprint is not None and found.fingerprint.id == text:
+            return found
+    for entry in reversed(read_journal(places.host, places.state, unknown) or ()):
+        if entry.kind == "snapshot" and entry.fields.get("id") == text and "fingerprint" in entry.fields:
+            taken = _converted(text, entry.fields["fingerprint"], entry.path)
+            return Reference(text, "journal", entry.path, fingerprint=taken)
+    if places.baseline is not None and places.host.find(places.baseline) is not None:
+        found = _of_fingerprint_file(BASELINE, places.baseline, places.host, "baseline")
+        if found.fingerprint is not None and found.fingerprint.id == text:
+            return found
+    unseen = f"{unknown[0].what} could not be read: {unknown[0].why}" if unknown else None
+    raise InputError(
+        f"no snapshot and no stamp has the id {text}", unseen or "`envguard log` lists those that there are"
+    )
+
+
+def _converted(label: str, taken: object, path: str) -> Fingerprint:
     try:
-        fingerprint = believed(msgspec.convert(snapshots[-number], Fingerprint))
+        return believed(msgspec.convert(taken, Fingerprint))
     except Altered as error:
-        raise _unbelievable(f"@{number}", path, error) from error
+        raise _unbelievable(label, path, error) from error
     except msgspec.ValidationError as error:
-        raise InputError(f"@{number} cannot be read: {error}", f"it is in {path}") from error
-    return Reference(f"@{number}", "journal", path, fingerprint=fingerprint)
+        raise InputError(f"{label} cannot be read: {error}", f"it is in {path}") from error
 
 
 def _journal_path(places: Places) -> str:

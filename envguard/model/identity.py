@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import string
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +15,12 @@ from envguard.model.fingerprint import Driver, Fingerprint, Gpu, Package, Python
 
 PREFIX = "eg1-"
 DIGITS = 20
+
+
+def is_id(text: str) -> bool:
+    """Whether a word is a fingerprint's id."""
+    digits = text.removeprefix(PREFIX)
+    return text != digits and len(digits) == DIGITS and set(digits) <= set(string.hexdigits.lower())
 
 
 def fingerprint_id(

@@ -64,6 +64,10 @@ class View:
         offset = self.offset(clock.seconds(text)) if self.offset is not None else None
         return clock.local(text, offset)
 
+    def told(self, text: str) -> str:
+        """A sentence, its times in the same zone as the rows."""
+        return printable(clock.told(text, self.local))
+
     def indented(self, text: Text | str, by: int, style: str = "") -> None:
         """A paragraph that wraps under its own beginning."""
         paragraph(self.console, text, indent=by, style=style)
@@ -99,9 +103,9 @@ class View:
         from rich.text import Text
 
         self.console.print(Text.assemble((f"{finding.rank}. ", "bold"), (printable(finding.title), "bold red")))
-        self.indented(finding.says, 3)
+        self.indented(self.told(finding.says), 3)
         for caveat in finding.caveats:
-            self.indented(Text.assemble(("but: ", "yellow"), printable(caveat)), 3)
+            self.indented(Text.assemble(("but: ", "yellow"), self.told(caveat)), 3)
         if finding.because:
             shown = " ".join(f"[{index}]" for index in finding.because[:12])
             self.indented(f"rests on {shown}", 3, "dim")
@@ -152,7 +156,7 @@ class View:
             cells.append(Text(event.kind))
         table.add_column(ratio=1)
         table.add_column(width=7, style=STYLE[event.confidence])
-        table.add_row(*cells, Text(printable(event.summary)), Text(event.confidence))
+        table.add_row(*cells, Text(self.told(event.summary)), Text(event.confidence))
         self.console.print(table)
         if self.verbose:
             if event.end != event.time and event.end is not None:
@@ -167,7 +171,7 @@ class View:
         if rest:
             self.line("could not be seen", "bold")
             for item in rest if self.every or self.verbose else rest[:8]:
-                self.indented(f"{item.what}: {item.why}", 2)
+                self.indented(self.told(f"{item.what}: {item.why}"), 2)
             if len(rest) > 8 and not (self.every or self.verbose):
                 self.line(f"  and {len(rest) - 8} more (--all)", "dim")
         if missing:

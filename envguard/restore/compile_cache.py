@@ -148,7 +148,7 @@ def _source(host: Host, project: Project, target: Target, build: Build) -> tuple
     kept, reasons = _fitting(Vault(project.state), target.place, build, paths)
     if kept is not None and (target.seen.verdict != "VALID" or kept.path in paths):
         lay = f", which lay in {kept.path}" if kept.path != target.place.path else ""
-        return Source(f"the vault (stored {kept.stored}{lay})", kept.files), reasons
+        return Source(f"the vault (stored {clock.local(kept.stored)}{lay})", kept.files), reasons
     if target.seen.verdict == "VALID":
         return None, reasons
     unseen: list[Unknown] = []
@@ -203,7 +203,7 @@ def _fitting(
             continue
         why = misfit(manifest, build)
         if why is not None:
-            reasons.append(f"the one kept {manifest.stored[:16]} {why}")
+            reasons.append(f"the one stored {clock.local(manifest.stored)} {why}")
             continue
         rank = paths.index(manifest.path) if manifest.path in paths else len(paths)
         if best is None or rank <= best[0]:

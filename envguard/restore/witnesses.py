@@ -46,7 +46,7 @@ def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Befor
     since = clock.iso_ns(checkpoint.saved_ns)
     notes = [
         f"{reference}: {why_no_stamp}; what it ran on is told by other witnesses, and only as far as they go",
-        f"packages that no witness saw change since {since} are left as they are",
+        f"packages that no witness saw change since {clock.local(since)} are left as they are",
     ]
     return Target(
         reference=reference,

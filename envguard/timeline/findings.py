@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
-from envguard.model.event import Event, Finding, PackageChange, Requirement, Transaction
+from envguard.model.event import Event, Finding, PackageChange, PreviousBuild, Requirement, Transaction
+from envguard.model.identity import is_id
 from envguard.timeline.events import is_copy
 from envguard.timeline.happening import end_of, start_of
 from envguard.timeline.packages import Packages, Swap
@@ -206,8 +207,18 @@ def _build_before(lead: Swap, ref: str | None) -> list[str]:
     known = f"The old build{about} is known from {_listed(tuple(WITNESS[name] for name in told))}."
     if best.restorable is None:
         return [known, "No copy of it is in a uv cache that was seen."]
-    how = f": `envguard restore {shlex.quote(ref)}`" if ref is not None else ""
-    return [known, f"A copy lies in {best.restorable} and can be restored{how}."]
+    return [known, f"A copy lies in {best.restorable} and can be restored: {_way_back(best, ref)}."]
+
+
+def _way_back(best: PreviousBuild, ref: str | None) -> str:
+    """How the build before is brought back: by the checkpoint asked about, else by the id of a fingerprint that has
+    it; without either it takes a checkpoint from before the swap, whose packages the witnesses then tell."""
+    if ref is None:
+        had = (item.value for item in best.evidence if item.witness in ("stamp", "journal"))
+        ref = next((value for value in had if value is not None and is_id(value)), None)
+    if ref is None:
+        return "`envguard restore` takes a checkpoint that was saved before this (`envguard log` lists them)"
+    return f"`envguard restore {shlex.quote(ref)}`"
 
 
 def _tool(run: Transaction) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from envguard import clock
 from envguard.acquire.runs.own_records import read_journal
 from envguard.acquire.runs.stamps import reference as checkpoint_reference
 from envguard.acquire.seam.host import LiveHost
@@ -101,7 +102,7 @@ def test_retrospective_and_foreign_stamps_count_as_none(places: Places, tmp_path
     found = resolve("step_690", places)
     assert found.fingerprint is None
     assert found.no_stamp is not None
-    assert "afterwards" in found.no_stamp
+    assert f"made afterwards ({clock.local(LIVE.taken_at)}) and says" in found.no_stamp
     copied = make(tmp_path / "checkpoints" / "step_700", weights=b"others!")
     stamp(late)
     (copied / "envguard.json").write_bytes((late / "envguard.json").read_bytes())
@@ -230,6 +231,21 @@ def test_journal(places: Places) -> None:
     assert (first.id, third.id) == (ids[3], ids[1])
     assert refused("@4", places)[0] == "there is no @4: the journal holds 3 snapshots"
     refused("@0", places, UsageError)
+
+
+def test_a_fingerprint_by_its_id(places: Places, tmp_path: Path) -> None:
+    identity = stamp(make(tmp_path / "checkpoints" / "step_1"))
+    found = resolve(identity, places)
+    assert (found.label, found.kind) == ("step_1", "checkpoint")
+    journal.append_snapshot(Path(places.state), LIVE, None)
+    found = resolve(LIVE.id, places)
+    assert (found.label, found.kind, found.fingerprint) == (LIVE.id, "journal", LIVE)
+    assert places.baseline is not None
+    first = fingerprint(package("first"))
+    write(Path(places.baseline), first)
+    assert resolve(first.id, places).kind == "baseline"
+    gone = "eg1-" + "0" * 20
+    assert refused(gone, places)[0] == f"no snapshot and no stamp has the id {gone}"
 
 
 def test_torn_journal(places: Places) -> None:

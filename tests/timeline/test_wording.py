@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from array import array
 
 import pytest
+from rich.console import Console
 
+from envguard import clock
 from envguard.acquire.runs.train_log import TrainLog
-from envguard.model.event import Event
-from envguard.model.evidence import Evidence
+from envguard.model.event import Event, Finding, PreviousBuild, TimelineReport
+from envguard.model.evidence import Evidence, Unknown
+from envguard.report.timeline import render
 from envguard.restore.witnesses import also_named
 from envguard.timeline.causes import LOADED
+from envguard.timeline.findings import _way_back
 from envguard.timeline.happening import make_event
 from envguard.timeline.inferred import inferred_swaps
 from envguard.timeline.log_events import RateChange
@@ -19,6 +24,7 @@ from envguard.timeline.previous import Previous, Sighting
 from envguard.timeline.run_findings import fall_findings
 from envguard.timeline.throughput import Segment
 from envguard.timeline.transactions import Version
+from tests.fingerprint.made import fingerprint, replace
 
 S = 1_000_000_000
 START = 1_779_000_000 * S
@@ -53,6 +59,39 @@ def test_what_it_does_notice_comes_first_however_light_it_weighs() -> None:
     (finding,) = fall_findings([fall(restarted=False)], [swap, boot])
     assert "boot changed" in finding.says
     assert any(caveat.startswith("torch was replaced too") for caveat in finding.caveats)
+
+
+def test_a_time_in_a_sentence_is_told_in_the_zone_of_the_rows() -> None:
+    says = "had been there since 2026-05-18T18:41:07.123456+00:00, stamped 2026-05-18 20:41:07 +02:00; 2026-05-18."
+    told = clock.told(says, lambda text: clock.local(text, 7200))
+    assert told == "had been there since 2026-05-18 20:41:07 +02:00, stamped 2026-05-18 20:41:07 +02:00; 2026-05-18."
+    finding = Finding(rank=1, title="t", says=says, because=(), caveats=("but 2026-05-18T18:41:07+00:00",))
+    unknown = (Unknown("x", "since 2026-05-18T18:41:07.123+00:00"),)
+    report = TimelineReport(checkpoint=None, events=(), transactions=(), findings=(finding,), unknown=unknown)
+    console = Console(file=io.StringIO(), width=200)
+    render(report, title="", offset=lambda seconds: 7200, verbose=False, every=False)(console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert (shown.count("20:41:07 +02:00"), "18:41" in shown) == (4, False)
+
+
+BUILD = PreviousBuild(
+    version="2.11.0+cu128",
+    build="b",
+    cuda=None,
+    git_version=None,
+    restorable="/cache/a",
+    witnesses=("stamp",),
+    evidence=(),
+)
+
+
+def test_a_copy_that_can_be_restored_is_told_with_the_way() -> None:
+    identity = fingerprint().id
+    proofs = (Evidence(witness="wandb", path="r", field="line 1", value="torch==2.11.0"),)
+    stamped = (*proofs, Evidence(witness="stamp", path="c/envguard.json", field="packages", value=identity))
+    assert _way_back(BUILD, "step 690") == "`envguard restore 'step 690'`"
+    assert _way_back(replace(BUILD, evidence=stamped), None) == f"`envguard restore {identity}`"
+    assert "saved before this" in _way_back(replace(BUILD, evidence=proofs), None)
 
 
 def test_two_builds_of_one_version_are_told_apart() -> None:
