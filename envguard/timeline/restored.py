@@ -132,7 +132,7 @@ def _of_swap(swap: Swap, saved_ns: int, told: tuple[Restored, ...]) -> Before | 
     if own.moment_ns is not None and saved_ns <= own.moment_ns and came <= saved_ns:
         return None
     late = "came after this moment" if own.was_since_ns is not None else "had been there since nobody knows when"
-    done = f"envguard restored {own.full_version} at {clock.iso_ns(own.done_ns)}"
+    done = f"envguard restored {own.full_version} at {clock.local(clock.iso_ns(own.done_ns))}"
     return Before(own.name, doubt=f"{done}, and what that replaced {late}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -58,7 +59,11 @@ def test_a_kept_cache_of_the_restored_build_comes_back_whole(swapped: Swapped, p
     assert "kept the inductor cache" in keep(swapped, place, old_tag)
     shutil.rmtree(folder)
     swapped.restore()
-    assert "was filled from the vault" in says(swapped)
+    told = says(swapped)
+    assert "was filled from the vault" in told
+    assert re.search(r"\(stored \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d\d:\d\d\)", told), (
+        "a person's time, not a file's"
+    )
     now = tree(folder)
     stamp = json.loads((folder / "envguard.json").read_bytes())
     del now["envguard.json"]

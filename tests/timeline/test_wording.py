@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 
 from envguard import clock
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.train_log import TrainLog
 from envguard.model.event import Event, Finding, PreviousBuild, TimelineReport
 from envguard.model.evidence import Evidence, Unknown
 from envguard.report.timeline import render
-from envguard.restore.witnesses import also_named
+from envguard.restore.witnesses import also_named, from_packages
 from envguard.timeline.causes import LOADED
 from envguard.timeline.findings import _way_back
 from envguard.timeline.happening import make_event
@@ -72,6 +73,14 @@ def test_a_time_in_a_sentence_is_told_in_the_zone_of_the_rows() -> None:
     render(report, title="", offset=lambda seconds: 7200, verbose=False, every=False)(console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert (shown.count("20:41:07 +02:00"), "18:41" in shown) == (4, False)
+
+
+def test_what_stays_as_it_is_since_the_checkpoint_was_saved_is_told_in_local_time() -> None:
+    saved = clock.nanoseconds("2026-05-18T18:41:07.400+00:00")
+    checkpoint = Checkpoint("step_1", "/c/step_1", "directory", 1, "/c", saved, None, saved, None)
+    notes = from_packages("step_1", checkpoint, (), "it has no stamp").notes
+    local = clock.local("2026-05-18T18:41:07.400+00:00")
+    assert f"packages that no witness saw change since {local} are left as they are" in notes
 
 
 BUILD = PreviousBuild(
