@@ -30,6 +30,7 @@ from envguard.acquire.packages.distributions import (
     read_distributions,
 )
 from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.packages.metadata import parse_direct_url
 from envguard.acquire.packages.uv_cache import cache_directories
 from envguard.acquire.processes import loading
 from envguard.acquire.processes.own_process import Held, OwnProcess, started_ns
@@ -308,7 +309,11 @@ def _captured(
 
 
 def _as_it_was(host: Host, each: loading.CapturedDistribution) -> Distribution:
-    return distribution_of(host, *os.path.split(each.directory), each.metadata, each.installer)
+    try:
+        url = parse_direct_url(each.direct_url) if each.direct_url else None
+    except (msgspec.MsgspecError, ValueError):
+        url = None  # where it came from could not be read then either; what it was, its metadata says
+    return distribution_of(host, *os.path.split(each.directory), each.metadata, each.installer, url)
 
 
 def _unmoved(host: Host, each: loading.CapturedDistribution, dist: Distribution, content: Contents) -> bool:

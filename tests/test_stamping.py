@@ -298,6 +298,32 @@ def test_a_swap_in_a_folder_on_pythonpath_and_of_an_egg_is_seen(torch_stage: Sta
     }
 
 
+def lay_editable(stage: Stage, source: Path, version: str) -> None:
+    """A package as `pip install -e` leaves it, whose version changes with each commit."""
+    for old in stage.site.glob("mine-*.dist-info"):
+        shutil.rmtree(old)
+    (stage.site / "__editable__.mine.pth").write_text(f"{source}\n")
+    folder = stage.site / f"mine-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: mine\nVersion: {version}\n")
+    url = {"url": source.as_uri(), "dir_info": {"editable": True}}
+    (folder / "direct_url.json").write_text(json.dumps(url))
+    (folder / "RECORD").write_text(f"__editable__.mine.pth,,\n{folder.name}/METADATA,,\n{folder.name}/RECORD,,\n")
+
+
+def test_a_source_tree_that_is_installed_anew_is_still_one_in_the_stamp(torch_stage: Stage, tmp_path: Path) -> None:
+    """Taken for a package of an index, it would be one that no machine has, and no restore could bring it back."""
+    lay_editable(torch_stage, tmp_path, "1.0.dev1")
+    with training(torch_stage) as trainer:
+        lay_editable(torch_stage, tmp_path, "1.0.dev2")
+        stamped = trainer.stamp()
+    assert diverged(stamped) == {"mine": ("1.0.dev1", "1.0.dev2")}
+    (mine,) = (package for package in stamped["packages"] if package["name"] == "mine")
+    assert (mine["version"], mine["editable"], mine["direct_url"]) == ("1.0.dev1", str(tmp_path), tmp_path.as_uri())
+    done = torch_stage.envguard("restore", str(torch_stage.checkpoints / "step_700"), "--dry-run", "--json")
+    assert (done.returncode, json.loads(done.stdout)["missing"]) == (0, [])
+
+
 MOVED = """
 import json, os, sys
 from pathlib import Path

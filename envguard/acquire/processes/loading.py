@@ -27,6 +27,7 @@ class CapturedDistribution(NamedTuple):
     record: bytes
     metadata: bytes
     installer: bytes
+    direct_url: bytes
 
 
 class Capture(NamedTuple):
@@ -110,8 +111,7 @@ def _dist_info(directory: str) -> CapturedDistribution:
     try:
         descriptor = os.open(directory + "/RECORD", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        metadata, installer = _head(directory + "/METADATA"), _head(directory + "/INSTALLER")
-        return CapturedDistribution(directory, NO_RECORD, b"", metadata, installer)
+        return CapturedDistribution(directory, NO_RECORD, b"", *_small_files(directory))
     try:
         stat = os.fstat(descriptor)
         record = os.read(descriptor, stat.st_size)
@@ -123,15 +123,17 @@ def _dist_info(directory: str) -> CapturedDistribution:
     finally:
         os.close(descriptor)
     key = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino & 0x7FFFFFFFFFFFFFFF)
-    return CapturedDistribution(
-        directory, key, record, _head(directory + "/METADATA"), _head(directory + "/INSTALLER")
-    )
+    return CapturedDistribution(directory, key, record, *_small_files(directory))
+
+
+def _small_files(directory: str) -> tuple[bytes, bytes, bytes]:
+    return _head(directory + "/METADATA"), _head(directory + "/INSTALLER"), _head(directory + "/direct_url.json")
 
 
 def _egg_info(directory: str) -> CapturedDistribution:
     """A folder with a PKG-INFO, or that file alone."""
     file = directory + "/PKG-INFO" if os.path.isdir(directory) else directory
-    return CapturedDistribution(directory, NO_RECORD, b"", _head(file), b"")
+    return CapturedDistribution(directory, NO_RECORD, b"", _head(file), b"", b"")
 
 
 def _head(path: str) -> bytes:
