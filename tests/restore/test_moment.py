@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -76,6 +77,9 @@ def test_what_a_restore_took_away_does_not_speak_for_a_time_before_it_came(torch
     # cu130 came after step_690: that it was replaced by the restore says nothing of step_690.
     code, drifts = _torch_drift(torch_stage, "step_690")
     assert (code, drifts) == (3, [])
+    unknown = json.loads(torch_stage.envguard("diff", "step_690", "--json").stdout)["unknown"]
+    when = r"envguard restored 2\.11\.0\+cu128 at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d\d:\d\d, and what"
+    assert any(re.match(when, item["why"]) for item in unknown), unknown
     # It was there when step_700 was saved, and the restore says since when.
     assert _torch_drift(torch_stage, "step_700") == (1, [("2.11.0+cu130", "2.11.0+cu128")])
 
