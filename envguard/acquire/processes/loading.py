@@ -6,6 +6,7 @@ Standard library only, a few milliseconds, nothing parsed: a training process pa
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -78,9 +79,12 @@ def pythonpath() -> tuple[str, ...]:
     """
     if sys.flags.ignore_environment:
         return ()
-    library = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
-    front = [_absolute(folder) for folder in _folders()]
-    front = front[: next((at for at, folder in enumerate(front) if os.path.basename(folder) == library), len(front))]
+    packed, library = f"python{sys.version_info.major}{sys.version_info.minor}.zip", os.path.dirname(os.__file__)
+    front = list(
+        itertools.takewhile(
+            lambda folder: folder != library and os.path.basename(folder) != packed, map(_absolute, _folders())
+        )
+    )
     named = [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]
     found = (_on_path(folder, front, len(named) - at) for at, folder in enumerate(named))
     return tuple(dict.fromkeys(folder for folder in found if folder is not None))
