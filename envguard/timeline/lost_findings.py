@@ -19,7 +19,9 @@ from envguard.timeline.previous import Sighting
 
 MOST = 8
 """Packages that have a finding of their own: a cleaner that went through site-packages took from all of them."""
-_MODULES = (".py", ".so", ".pyd")
+_MODULES = (".py", ".so")
+_SLACK_S = 0.001
+"""An event's time is told to the microsecond, a checkpoint's is the file system's: one of both would seem older."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def sound_in(sightings: Iterable[Sighting], losses: Iterable[Loss], stamp: str |
 def loss_findings(losses: Sequence[Loss], events: Sequence[Event], asked: Asked) -> list[Draft]:
     """One finding a package, the rest of very many in one."""
     weighed = {event.id: event for event in events}
-    told = [loss for loss in losses if asked.since is None or end_of(loss.event) >= asked.since]
+    told = [loss for loss in losses if asked.since is None or end_of(loss.event) >= asked.since - _SLACK_S]
     told.sort(key=lambda loss: (importance(loss.lost.package), loss.lost.package))
     drafts = [_finding(loss, weighed.get(loss.event.id, loss.event), asked) for loss in told[:MOST]]
     rest = told[MOST:]
@@ -92,12 +94,13 @@ def _finding(loss: Loss, event: Event, asked: Asked) -> Draft:
 def _when(event: Event, loss: Loss, asked: Asked) -> str:
     if asked.checkpoint is None:
         return ""
-    name, saved = asked.checkpoint.name, asked.checkpoint.saved_ns / clock.NS
-    if loss.dated:
-        return (
-            f" {clock.span(start_of(event) - saved)} after {name}" if start_of(event) >= saved else f" before {name}"
-        )
-    return f" after {name}" if start_of(event) >= saved else f", before or after {name}"
+    name, apart = asked.checkpoint.name, start_of(event) - asked.checkpoint.saved_ns / clock.NS
+    if apart < -_SLACK_S:
+        both = end_of(event) >= asked.checkpoint.saved_ns / clock.NS - _SLACK_S
+        if not loss.dated:
+            return f", before or after {name}" if both else f" before {name}"
+        return f", some before and some after {name}" if both else f" before {name}"
+    return f" {clock.span(max(0.0, apart))} after {name}" if loss.dated else f" after {name}"
 
 
 def _dated(loss: Loss, event: Event) -> str:
@@ -115,28 +118,36 @@ def _effect(lost: Lost, paths: Sequence[str], emptied: bool) -> str:
     payload = [path for path in paths if not path.startswith(f"{own}/")]
     if not payload:
         return "`import` still works; what asks for the version or the metadata of the package fails or gets nothing."
-    tops = _modules(lost, payload)
+    tops = _modules(lost, payload, emptied)
     if tops:
-        names = " and ".join(f"`import {name}`" for name in tops[:2])
-        if emptied:
-            return f"{names} succeeds and finds nothing in it." if len(tops) == 1 else f"{names} find nothing."
-        hollow = [top for top in tops if f"{top}/__init__.py" in paths and top not in lost.gone_folders]
-        if hollow == tops:
-            return f"{names} {'finds' if len(tops) == 1 else 'find'} an empty namespace: `__init__.py` is gone."
-        return f"{names} {'fails' if len(tops) == 1 else 'fail'} now."
+        return _of_modules(lost, payload, tops, emptied)
     code = [path for path in payload if path.endswith(_MODULES) or ".so." in posixpath.basename(path)]
     top = next((path.partition("/")[0] for path in payload if "/" in path), lost.package)
+    if top in lost.gone_folders or not top.isidentifier():
+        return f"What reads {some_of(payload, 2)} fails."
     if code:
         return f"`import {top}` still finds its beginning, and fails where it needs {some_of(code, 2)}."
     return f"`import {top}` still works; what reads {some_of(payload, 2)} fails."
 
 
-def _modules(lost: Lost, paths: Sequence[str]) -> list[str]:
+def _of_modules(lost: Lost, paths: Sequence[str], tops: Sequence[str], emptied: bool) -> str:
+    names = " and ".join(f"`import {name}`" for name in tops[:2])
+    one = len(tops) == 1
+    if emptied and not any(path.endswith(".so") for path in paths):
+        return f"{names} succeeds and finds nothing in it." if one else f"{names} succeed and find nothing in them."
+    hollow = [top for top in tops if f"{top}/__init__.py" in paths and top not in lost.gone_folders]
+    if hollow == tops:
+        return f"{names} {'finds' if one else 'find'} an empty namespace: `__init__.py` is gone."
+    return f"{names} {'fails' if one else 'fail'} now."
+
+
+def _modules(lost: Lost, paths: Sequence[str], emptied: bool) -> list[str]:
     """Modules whose import reads one of these files first, by their dotted names."""
     found: dict[str, None] = {}
-    listed = set(lost.listed)
-    for folder in lost.gone_folders:
-        if any(path.startswith(f"{folder}/") and path.endswith(_MODULES) for path in listed):
+    for folder in () if emptied else lost.gone_folders:
+        # A folder of libraries or data (`numpy.libs`, `share`) is imported by nobody.
+        code = any(path.startswith(f"{folder}/") and path.endswith(".py") for path in lost.listed)
+        if code and all(part.isidentifier() for part in folder.split("/")):
             found.setdefault(folder.replace("/", "."))
     for path in paths:
         folder, _, name = path.rpartition("/")

@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,15 @@ def test_single_files_are_dated_by_their_folders(lossy: Stage) -> None:
     )
 
 
+def test_files_that_went_on_both_sides_of_the_checkpoint(lossy: Stage) -> None:
+    (lossy.site / "certifi/cacert.pem").unlink()
+    time.sleep(0.1)
+    save(lossy, "step_300")
+    time.sleep(0.1)
+    (lossy.site / "certifi/tests/data.txt").unlink()
+    assert only(since(lossy, "step_300")[1])[0]["title"].endswith(" deleted, some before and some after step_300")
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [
@@ -123,6 +133,46 @@ def test_an_emptied_file_is_no_edit(lossy: Stage) -> None:
     assert finding["title"].startswith("the file of six emptied ")
     assert "`import six` succeeds and finds nothing in it." in finding["says"]
     assert any("`uv cache clean six` first" in caveat for caveat in finding["caveats"])
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("fast.libs/libblas.so", "What reads fast.libs/libblas.so fails."),
+        ("fast/_kernels.so", "`import fast` still finds its beginning, and fails where it needs fast/_kernels.so."),
+        ("_fast.abi3.so", "`import _fast` fails now."),
+    ],
+)
+@pytest.mark.parametrize("emptied", [False, True])
+def test_libraries_are_no_modules(stage: Stage, path: str, says: str, emptied: bool) -> None:
+    files = ("fast/__init__.py", "fast/_kernels.so", "fast.libs/libblas.so", "_fast.abi3.so")
+    wheels.build_wheel(stage.wheels, "fast", "1.0", files=dict.fromkeys(files, b"content"))
+    stage.install("fast", arguments=("--link-mode", "copy"))
+    time.sleep(2.1 if emptied else 0.3)  # what was written within two seconds of the install is the install's
+    save(stage, "step_200")
+    if emptied:
+        (stage.site / path).write_bytes(b"")
+    else:
+        (stage.site / path).unlink()
+        if path.startswith("fast.libs"):
+            (stage.site / "fast.libs").rmdir()
+    assert says in only(since(stage)[1])[0]["says"]
+
+
+def test_what_pip_installed_is_brought_back_by_pip(stage: Stage) -> None:
+    wheels.build_wheel(stage.wheels, "certifi", "2024.1.1", files=CERTIFI)
+    shutil.rmtree(stage.venv)
+    subprocess.run([sys.executable, "-m", "venv", str(stage.venv)], check=True)
+    pip = [str(stage.python), "-m", "pip", "--isolated", "--disable-pip-version-check", "--quiet"]
+    where = ["--no-index", "--find-links", str(stage.wheels)]
+    subprocess.run([*pip, "install", *where, "certifi"], check=True, env=stage.environ())
+    save(stage, "step_200")
+    time.sleep(0.3)
+    assert since(stage)[0] == 0
+    (stage.site / "certifi/core.py").unlink()
+    finding, event = only(since(stage)[1])
+    assert event["confidence"] == "strong"
+    assert f"`{stage.python} -m pip install --force-reinstall --no-deps certifi==2024.1.1`" in finding["says"]
 
 
 def test_links_into_a_cache_that_was_cleaned(stage: Stage) -> None:
