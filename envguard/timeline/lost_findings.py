@@ -104,12 +104,12 @@ def _when(event: Event, loss: Loss, asked: Asked) -> str:
 
 
 def _dated(loss: Loss, event: Event) -> str:
-    if loss.event.kind == "file.patched":
-        return "" if loss.dated else "When is not known."
+    if not loss.dated:
+        return f"That was between {event.time} and {event.end}."
+    if event.kind == "file.patched":
+        return ""
     folders = [folder.path for folder in loss.lost.folders]
-    if loss.dated:
-        return f"{some_of(folders)} last changed then, and nothing else is known to have changed it."
-    return "When is known only within bounds."
+    return f"{some_of(folders)} last changed then, and nothing else is known to have changed it."
 
 
 def _effect(lost: Lost, paths: Sequence[str], emptied: bool) -> str:

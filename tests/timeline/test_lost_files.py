@@ -205,6 +205,7 @@ def test_a_later_install_leaves_only_bounds(lossy: Stage) -> None:
     assert event["confidence"] == "weak"
     assert event["time"] < answer_time(lossy) < event["end"]
     assert finding["title"].endswith(", before or after step_200")
+    assert f"That was between {event['time']} and {event['end']}." in finding["says"]
     assert "they went then or before" in finding["caveats"][0]
 
 
