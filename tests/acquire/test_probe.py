@@ -123,6 +123,26 @@ def test_an_import_that_hangs_is_ended_with_its_children(package: Path, tmp_path
     assert section.value.runtime.error == "no answer within 180 s"
 
 
+@pytest.mark.parametrize("waits", ["time.sleep(99)", ""], ids=["hangs", "ended"])
+def test_what_leaves_the_session_and_holds_the_pipes_keeps_nobody_waiting(tmp_path: Path, waits: str) -> None:
+    number = tmp_path / "sleeper"
+    program = (
+        "import pathlib, subprocess, time\n"
+        "sleeper = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        f"pathlib.Path({str(number)!r}).write_text(str(sleeper.pid))\n{waits}"
+    )
+    open_before = psutil.Process().num_fds()
+    began = time.monotonic()
+    with pytest.raises(OSError, match="no answer within"):
+        programs.probe(sys.executable, program, 2.0)
+    took = time.monotonic() - began
+    sleeper = psutil.Process(int(number.read_text()))
+    assert sleeper.is_running(), "nothing held the pipes, so that nothing was tried"
+    sleeper.kill()
+    assert took < 2.0 + programs.GONE_S
+    assert psutil.Process().num_fds() == open_before
+
+
 def answered(said: object) -> Section[Probe]:
     return run_probe(MadeUp(probe={"code": 0, "out": f"\n{MARKER}{json.dumps(said)}\n", "err": ""}), "python")
 

@@ -8,6 +8,8 @@ import subprocess
 
 # What `query` may run: programs that answer about the machine and write nothing.
 QUERY_PROGRAMS = ("git", "nvidia-smi", "dpkg-query", "uname", "id", "last", "systemd-detect-virt")
+# How long a killed program may take to be gone: one that hangs in a driver goes only when the driver lets it.
+GONE_S = 5.0
 
 
 def query(argv, cwd=None, timeout=20.0):
@@ -54,7 +56,21 @@ def probe(executable, program, timeout=180.0):
     except subprocess.TimeoutExpired:
         raise OSError(errno.ETIMEDOUT, "no answer within %g s" % timeout, executable)
     finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
+        if child.returncode is None:
+            _end(child)
     return {"code": child.returncode, "out": os.fsdecode(out), "err": os.fsdecode(err[-65536:])}
+
+
+def _end(child):
+    """Ends a program with its session, and waits for neither the end of its pipes nor, without limit, its own.
+
+    What it started in a session of its own lives on, and may hold those pipes for as long as it pleases.
+    """
+    # Not polled before: its number, and with it that of its session, is its own until it is waited for.
+    os.killpg(child.pid, signal.SIGKILL)
+    child.stdout.close()
+    child.stderr.close()
+    try:
+        child.wait(GONE_S)
+    except subprocess.TimeoutExpired:
+        pass  # a signal is no answer: that there was none is what is told
