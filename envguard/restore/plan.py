@@ -86,11 +86,11 @@ def make_plan(
             unproved += [wanted.name] if why else []
             notes += [f"{wanted.name}: {why}"] if why else []
             continue
-        found, why = _matching(wanted, known, tags, now)
+        found, why = _matching(wanted, known, tags, now, _how_they_were(live, wanted.name))
         if found:
             was = full_version(live, now) if now else None
             steps.append(Step(name=wanted.name, now=now, was=was, wanted=wanted, candidates=found))
-            notes += _step_notes(wanted, found)
+            notes += _step_notes(wanted, found, _how_they_were(target.fingerprint, wanted.name))
         else:
             absent.append(wanted)
             missing.append(Obstacle(package=f"{wanted.name} {wanted.shown or '?'}", path=None, why=why))
@@ -171,19 +171,30 @@ def _unread_then(wanted: Wanted) -> str | None:
 def _notes_of_edits(target: Target, present: dict[str, Package], same: frozenset[str]) -> list[str]:
     """What is let be although the stamp saw files in it that no install had brought: said once for all packages."""
     edited = [wanted for wanted in target.packages if wanted.edited is not None and wanted.name in same]
-    kept = [wanted for wanted in edited if present[wanted.name].build == wanted.edited]
-    whole = [wanted for wanted in edited if wanted not in kept]
-    notes = []
-    if kept:
-        listed = "; ".join(f"{wanted.name} ({some_of(wanted.departs)})" for wanted in kept)
-        notes.append(f"left as the stamp has it, with files that were not what was installed then either: {listed}")
-    if whole:
-        listed = "; ".join(f"{wanted.name} ({some_of(wanted.departs)})" for wanted in whole)
-        notes.append(
-            f"what was installed is there whole, though the stamp saw files that were not, and those edits are in no "
-            f"wheel: {listed}"
-        )
-    return notes
+    kept: dict[str, list[str]] = {}
+    whole: dict[str, list[str]] = {}
+    for wanted in edited:
+        notes = kept if present[wanted.name].build == wanted.edited else whole
+        how = _how_they_were(target.fingerprint, wanted.name)
+        notes.setdefault(how, []).append(f"{wanted.name} ({some_of(wanted.departs)})")
+    return [
+        f"left as the stamp has it, with files that were {how} then {'too' if how == _GONE else 'either'}: {listed}"
+        for how, listed in ((how, "; ".join(each)) for how, each in sorted(kept.items()))
+    ] + [
+        f"what was installed is there whole, though the stamp saw files that were {how}"
+        f"{'' if how == _GONE else ', and those edits are in no wheel'}: {listed}"
+        for how, listed in ((how, "; ".join(each)) for how, each in sorted(whole.items()))
+    ]
+
+
+_GONE, _OTHER, _EITHER = "missing", "not what was installed", "missing or not what was installed"
+
+
+def _how_they_were(taken: Fingerprint | None, name: str) -> str:
+    """What was the matter with the files of a package that were not as RECORD says, as its findings tell."""
+    kinds = {problem.kind for problem in taken.problems if problem.subject == name} if taken is not None else set()
+    gone, other = "files-missing" in kinds, "files-modified" in kinds
+    return _EITHER if gone == other else _GONE if gone else _OTHER
 
 
 def same_version(one: str | None, other: str | None) -> bool:
@@ -197,9 +208,10 @@ def same_version(one: str | None, other: str | None) -> bool:
 
 
 def _matching(
-    wanted: Wanted, candidates: list[Candidate], tags: frozenset[str], now: Package | None
+    wanted: Wanted, candidates: list[Candidate], tags: frozenset[str], now: Package | None, how: str
 ) -> tuple[tuple[Candidate, ...], str]:
-    """Sources of exactly the wanted build, best first; where there is none, why."""
+    """Sources of exactly the wanted build, best first; where there is none, why. `how` says what is the
+    matter with the files that are there and not as RECORD says."""
     fitting = [candidate for candidate in candidates if tags.intersection(candidate.tags)]
     if wanted.build is not None:
         exact = [candidate for candidate in fitting if candidate.build == wanted.build]
@@ -216,14 +228,16 @@ def _matching(
             return (), f"ambiguous: {len(builds)} different builds of {wanted.version} are here ({places})"
     if exact:
         return tuple(sorted(exact, key=_preference)), ""
-    return (), _why_missing(wanted, candidates, fitting, now)
+    return (), _why_missing(wanted, candidates, fitting, now, how)
 
 
 def _preference(candidate: Candidate) -> tuple[int, bool, str]:
     return PLACES.index(candidate.place), candidate.pointer is None, candidate.path
 
 
-def _why_missing(wanted: Wanted, candidates: list[Candidate], fitting: list[Candidate], now: Package | None) -> str:
+def _why_missing(
+    wanted: Wanted, candidates: list[Candidate], fitting: list[Candidate], now: Package | None, how: str
+) -> str:
     known = [f"build {wanted.build[:16]}"] if wanted.build else []
     if wanted.sha256:
         known.append(
@@ -233,7 +247,7 @@ def _why_missing(wanted: Wanted, candidates: list[Candidate], fitting: list[Cand
     says = f"not on this machine ({', '.join(known) or 'by version'}; {wanted.witness})"
     if now is not None and now.departs and now.record is not None and now.record == wanted.build:
         are = "is" if len(now.departs) == 1 else "are"
-        files = f"{len(now.departs)} of its files {are} not what was installed ({some_of(now.departs)})"
+        files = f"{len(now.departs)} of its files {are} {how} ({some_of(now.departs)})"
         says = f"it is installed, but {files}, and a sound copy is {says}"
     if wanted.version is None and wanted.sure:
         return f"{says}: {wanted.sure}"
@@ -258,12 +272,13 @@ def _editable_notes(wanted: Wanted, now: Package | None) -> list[str]:
     return [f"{wanted.name} was an editable install, which no wheel brings back: {where}"]
 
 
-def _step_notes(wanted: Wanted, found: tuple[Candidate, ...]) -> list[str]:
+def _step_notes(wanted: Wanted, found: tuple[Candidate, ...], how: str) -> list[str]:
     notes = []
     if wanted.departs:
         notes.append(
-            f"{wanted.name}: when the stamp was taken {len(wanted.departs)} of its files were not what was installed "
-            f"({some_of(wanted.departs, 5)}); the restore brings the installed build, not those edits"
+            f"{wanted.name}: when the stamp was taken {len(wanted.departs)} of its files were {how} "
+            f"({some_of(wanted.departs, 5)}); the restore brings the installed build"
+            f"{' with them' if how == _GONE else ', not those edits'}"
         )
     if wanted.sure:
         notes.append(f"{wanted.name} {wanted.shown}: {wanted.sure}")

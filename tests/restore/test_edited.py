@@ -86,6 +86,43 @@ def test_what_is_as_the_stamp_has_it_needs_nothing_and_keeps_no_compile_cache_ba
     assert compiled.keys() <= tree(edited.compiled).keys()
 
 
+def test_what_was_missing_then_and_is_missing_now_is_called_missing(edited: Edited) -> None:
+    gone, other = edited.files
+    gone.unlink()
+    other.unlink()
+    other.write_bytes(HOUSE)
+    edited.stamp()
+    code, report = edited.ask("restore", "step_680", "-y")
+    assert (code, report["plan"], report["verified"]) == (0, [], True)
+    assert notes_of(report) == [
+        "left as the stamp has it, with files that were missing then too: certs (certs/cacert.pem)",
+        "left as the stamp has it, with files that were not what was installed then either: "
+        "installer (installer/_vendor/cacert.pem)",
+    ]
+
+
+def test_what_is_missing_now_and_in_no_source_is_called_missing(edited: Edited) -> None:
+    edited.stamp()
+    edited.forget_sources()
+    edited.files[0].unlink()
+    code, report = edited.ask("restore", "step_680", "-y")
+    (missing,) = report["missing"]
+    assert code == 4
+    assert "1 of its files is missing (certs/cacert.pem), and a sound copy is not on" in missing["why"]
+
+
+@pytest.mark.parametrize("mended", [True, False], ids=["whole-now", "otherwise-now"])
+def test_what_was_missing_then_is_called_no_edit(edited: Edited, mended: bool) -> None:
+    edited.files[0].unlink()
+    edited.stamp()
+    edited.files[0].write_bytes(BUNDLE if mended else HOUSE)
+    code, report = edited.ask("restore", "step_680", "-y")
+    (note,) = notes_of(report)
+    assert code == 0
+    assert "missing" in note
+    assert "edits" not in note
+
+
 def test_what_was_edited_then_and_is_whole_now_is_left_and_said(edited: Edited) -> None:
     edited.write(HOUSE)
     edited.stamp()
