@@ -33,6 +33,7 @@ from envguard.acquire.packages.environment import Environment, locate
 from envguard.acquire.packages.metadata import parse_direct_url
 from envguard.acquire.packages.uv_cache import cache_directories
 from envguard.acquire.processes import loading
+from envguard.acquire.processes.elsewhere import imported_elsewhere
 from envguard.acquire.processes.own_process import Held, OwnProcess, started_ns
 from envguard.acquire.runs.stamps import (
     NoFingerprint,
@@ -49,6 +50,7 @@ from envguard.errors import InputError, UsageError
 from envguard.fingerprint import loaded, snapshot
 from envguard.fingerprint.packages import closely, cuda_of, package_of
 from envguard.model import plain
+from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Divergence, Fingerprint, Package
 from envguard.model.identity import fingerprint_id
 from envguard.project import Project, open_project
@@ -168,7 +170,16 @@ def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprin
     disk = snapshot.assemble(host, request, env, found, contents, digests)
     before = _before(host, env, own, found, {each.name: each for each in disk.packages}, contents.of, digests)
     snapshot.keep_digests(project.state, digests, None)
-    return _as_loaded(host, project, disk, env, own, before, digests)
+    taken = _as_loaded(host, project, disk, env, own, before, digests)
+    return msgspec.structs.replace(taken, unknown=(*taken.unknown, *_elsewhere(host, env, found)))
+
+
+def _elsewhere(host: Host, env: Environment, found: Distributions) -> Iterator[Unknown]:
+    """What this process runs under a package's name and no metadata tells of."""
+    for each in imported_elsewhere(host, env, found.found):
+        module = "" if each.module == each.package else f" as {each.module}"
+        why = f"what this process imported{module} lies at {each.path}, outside the package that is installed"
+        yield Unknown(each.package, why)
 
 
 @contextlib.contextmanager

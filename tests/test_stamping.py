@@ -298,6 +298,36 @@ def test_a_swap_in_a_folder_on_pythonpath_and_of_an_egg_is_seen(torch_stage: Sta
     }
 
 
+INSERTED = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import single, envguard
+checkpoint = Path("step_1").absolute()
+checkpoint.mkdir()
+(checkpoint / "model.pt").write_bytes(b"x")
+envguard.stamp(checkpoint)
+"""
+
+
+def test_a_folder_that_the_program_put_before_a_package_is_told(torch_stage: Stage, tmp_path: Path) -> None:
+    lay(torch_stage.site, "single", "1.0")
+    lay(tmp_path / "mine", "single", "2.0")
+    torch_stage.lend_envguard()
+    (torch_stage.project / "train.py").write_text(INSERTED)
+    for folder, told in ((tmp_path / "mine", True), (torch_stage.site, False)):
+        shutil.rmtree(torch_stage.project / "step_1", ignore_errors=True)
+        subprocess.run(
+            [str(torch_stage.python), "train.py", str(folder)],
+            cwd=torch_stage.project,
+            env=torch_stage.environ(),
+            check=True,
+        )
+        stamped = json.loads((torch_stage.project / "step_1" / "envguard.json").read_text())
+        why = f"what this process imported lies at {folder}/single.py, outside the package that is installed"
+        assert [each["why"] for each in stamped["unknown"] if each["what"] == "single"] == [why] * told
+
+
 def lay_editable(stage: Stage, source: Path, version: str) -> None:
     """A package as `pip install -e` leaves it, whose version changes with each commit."""
     for old in stage.site.glob("mine-*.dist-info"):

@@ -326,7 +326,7 @@ def distribution_of(
         requires=tuple(headers.get("requires-dist", ())),
         requires_python=next(iter(headers.get("requires-python", ())), None),
         direct_url=url,
-        editable=_path_of(url.url) if url is not None and url.editable else None,
+        editable=path_of_url(url.url) if url is not None and url.editable else None,
         host=host,
     )
 
@@ -335,7 +335,7 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _path_of(url: str) -> str:
+def path_of_url(url: str) -> str:
     """The folder of a `file://` URL."""
     return urllib.parse.unquote(urllib.parse.urlsplit(url).path, errors="surrogateescape") or url
 

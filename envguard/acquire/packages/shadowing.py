@@ -26,7 +26,7 @@ def find_shadowed(host: Host, env: Environment, listings: Mapping[str, Listing])
     first: dict[str, str] = {}
     found: list[Shadowed] = []
     for entry in env.sys_path:
-        for name, path in _modules(entry.path, listings.get(entry.path, ())).items():
+        for name, path in modules_of(entry.path, listings.get(entry.path, ())).items():
             earlier = first.get(name)
             if earlier is None:
                 first[name] = path
@@ -74,7 +74,7 @@ def judge_start(host: Host, start: str, env: Environment, installed: frozenset[s
                 notes.problem("start-folder", names[0], says, path)
 
 
-def _modules(folder: str, listing: Listing) -> dict[str, str]:
+def modules_of(folder: str, listing: Listing) -> dict[str, str]:
     """Importable names at the top of a folder → path; a package comes before a module of the same name."""
     found: dict[str, str] = {}
     for name, kind in listing:
