@@ -179,7 +179,7 @@ def _elsewhere(host: Host, env: Environment, found: Distributions) -> Iterator[U
     for each in imported_elsewhere(host, env, found.found):
         module = "" if each.module == each.package else f" as {each.module}"
         why = f"what this process imported{module} lies at {each.path}, outside the package that is installed"
-        yield Unknown(each.package, why)
+        yield Unknown(f"packages: {each.package}", why)
 
 
 @contextlib.contextmanager

@@ -325,7 +325,7 @@ def test_a_folder_that_the_program_put_before_a_package_is_told(torch_stage: Sta
         )
         stamped = json.loads((torch_stage.project / "step_1" / "envguard.json").read_text())
         why = f"what this process imported lies at {folder}/single.py, outside the package that is installed"
-        assert [each["why"] for each in stamped["unknown"] if each["what"] == "single"] == [why] * told
+        assert [each["why"] for each in stamped["unknown"] if each["what"] == "packages: single"] == [why] * told
 
 
 def lay_editable(stage: Stage, source: Path, version: str) -> None:
