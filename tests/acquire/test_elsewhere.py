@@ -97,6 +97,15 @@ def test_a_module_of_no_package_and_one_of_the_standard_library_are_not_told(pre
     assert told(prefix, *own, types.ModuleType("single")) == []
 
 
+def test_a_module_beside_what_a_package_is_about_is_a_common_name(prefix: Path, tmp_path: Path) -> None:
+    """A project's own `tests` is no other version of a package that installs one, too."""
+    install(site_of(prefix), "thing", "thing/__init__.py", "tests/__init__.py")
+    install(site_of(prefix), "PyOther", "other/__init__.py", "_other/__init__.py", "../../../bin/other")
+    project = tmp_path / "project"
+    own = [loaded(name, write(project / name / "__init__.py")) for name in ("tests", "thing", "other")]
+    assert [package for package, _ in told(prefix, *own)] == ["pyother", "thing"]
+
+
 def test_folders_that_pythonpath_and_a_pth_name_are_the_environments_own(prefix: Path, tmp_path: Path) -> None:
     module = loaded("single", write(tmp_path / "more" / "single" / "__init__.py"))
     assert told(prefix, module, pythonpath=(str(tmp_path / "more"),)) == []

@@ -89,7 +89,8 @@ class _Search:
                 return None  # linked into the environment, and imported from where the link leads
             for dist in sorted(self.found, key=lambda each: each.name != canonical(last)):
                 if _has(dist, entry, last, files):
-                    return None if self._is_source(dist, real) else dist.name
+                    own = self._is_source(dist, real) or (not parent and _is_aside(dist, last))
+                    return None if own else dist.name
         for finder in self.env.finders:
             source = finder.mapping.get(name)
             if source is not None:
@@ -137,6 +138,15 @@ def _has(dist: Distribution, entry: str, module: str, places: tuple[str, ...]) -
     if dist.name == canonical(module) and dist.record is None:
         return True
     return any(dist.lists(os.path.relpath(place, entry)) for place in places)
+
+
+def _is_aside(dist: Distribution, module: str) -> bool:
+    """Whether a package has its say elsewhere: many install a `tests` or `utils` beside what they are about, and a
+    project's own module of that name is no other version of them."""
+    if canonical(module) == dist.name or dist.record is None:
+        return False
+    tops = {row.path.partition("/")[0].partition(".")[0] for row in dist.record.rows if ".dist-info/" not in row.path}
+    return any(top != module and top.isidentifier() and not top.startswith("_") for top in tops)
 
 
 def _origin(module: object) -> str | None:
