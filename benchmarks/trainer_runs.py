@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import tomli_w
+
 from trainer.config import Config
 
 
@@ -21,25 +24,19 @@ def write_texts(folder: Path, texts: Iterable[str]) -> Path:
 
 def command_of(config: Config, folder: Path, *, ranks: bool) -> list[str]:
     """The command that trains; ``ranks``: under torchrun, also where it is one target and one drafter."""
-    file = folder / f"{Path(config.checkpoint.dir).name}.toml"
-    file.write_text(toml(config))
+    file = write_toml(folder / f"{Path(config.checkpoint.dir).name}.toml", config)
     command = [sys.executable, "-m", "trainer", "train", str(file)]
     if ranks:
         command += ["--targets", str(config.topology.targets), "--drafters", str(config.topology.drafters)]
     return command
 
 
-def toml(config: Config) -> str:
-    """The configuration as the command line reads it."""
-    lines = []
-    for section in config.__struct_fields__:
-        lines.append(f"[{section}]")
-        values = getattr(config, section)
-        for key in values.__struct_fields__:
-            value = getattr(values, key)
-            if value is not None:
-                lines.append(f"{key} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
-    return "\n".join(lines) + "\n"
+def write_toml(path: Path, config: Config) -> Path:
+    """The configuration as a file for the command line."""
+    sections = msgspec.to_builtins(config)
+    table = {name: {key: v for key, v in section.items() if v is not None} for name, section in sections.items()}
+    path.write_text(tomli_w.dumps(table))
+    return path
 
 
 def read_log(config: Config) -> list[dict[str, Any]]:

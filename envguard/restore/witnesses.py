@@ -60,26 +60,23 @@ def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Befor
 
 
 def _restored(item: Restored) -> Wanted:
-    proof = item.proof
-    return Wanted(
-        name=item.name,
-        version=item.version,
-        full_version=item.full_version,
-        build=item.build,
-        witness="journal",
-        sure=f"restored for this moment before: {proof.witness} {proof.path} {proof.field}",
-    )
+    return _of_journal(item, "restored for this moment before", item.build)
 
 
 def _mended(item: Restored) -> Wanted:
     """The version alone: which of its builds lay there before the restore, nobody wrote down."""
+    return _of_journal(item, "a restore replaced it by the same version", None)
+
+
+def _of_journal(item: Restored, why: str, build: str | None) -> Wanted:
     proof = item.proof
     return Wanted(
         name=item.name,
         version=item.version,
         full_version=item.full_version,
+        build=build,
         witness="journal",
-        sure=f"a restore replaced it by the same version: {proof.witness} {proof.path} {proof.field}",
+        sure=f"{why}: {proof.witness} {proof.path} {proof.field}",
     )
 
 

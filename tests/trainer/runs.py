@@ -13,9 +13,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import tomli_w
-
 from trainer.config import Config, build_config
 from trainer.resume import Start
 
@@ -93,14 +90,6 @@ def train_here(config: Config, **start: Any) -> int:
 
 def _child(config: Config) -> None:
     raise SystemExit(train_here(config))
-
-
-def write_toml(path: Path, config: Config) -> Path:
-    """The configuration as a file for the command line."""
-    sections = msgspec.to_builtins(config)
-    table = {name: {key: v for key, v in section.items() if v is not None} for name, section in sections.items()}
-    path.write_text(tomli_w.dumps(table))
-    return path
 
 
 def environment() -> dict[str, str]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from benchmarks.trainer_runs import write_toml
 from tests.trainer.drafters import FULL, embedding, masks_of, random_taps, small_drafter
 from tests.trainer.rows import packed_row
 from tests.trainer.runs import (
@@ -26,7 +27,6 @@ from tests.trainer.runs import (
     start_process,
     train_here,
     train_ranks,
-    write_toml,
 )
 from trainer.anchors import draw_anchors
 from trainer.compile import CACHE_VARIABLE, CompiledDrafter, compile_strictly, private_cache

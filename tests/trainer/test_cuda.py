@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
+from benchmarks.trainer_runs import write_toml
 from tests.trainer.rows import packed_row
 from tests.trainer.runs import (
     curve,
@@ -26,7 +27,6 @@ from tests.trainer.runs import (
     start_ranks,
     train_ranks,
     wait_for_step,
-    write_toml,
 )
 from trainer.anchors import draw_anchors
 from trainer.attention import attend, make_mask
