@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import time
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -94,14 +95,25 @@ def _child(config: Config) -> None:
 
 def environment() -> dict[str, str]:
     """Of a trainer that is started from its command line."""
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    found = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(found), "OMP_NUM_THREADS": "1"}
+
+
+def _starts(config: Config) -> ForkServerContext | SpawnContext:
+    """How its processes begin: on a CPU from a server that has torch loaded already.
+
+    What the server loads asks for GPUs, and CUDA does not work in what is forked from a process that did.
+    """
+    if config.train.device == "cuda":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
 
 
 def start_process(config: Config) -> BaseProcess:
-    """The same run in a process of its own, from a server that has torch loaded already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    process = context.Process(target=_child, args=(config,))
+    """The same run in a process of its own."""
+    process = _starts(config).Process(target=_child, args=(config,))
     process.start()
     return process
 
@@ -122,8 +134,7 @@ def start_ranks(config: Config) -> list[BaseProcess]:
     """One process a rank, drafters first, with the environment that torchrun would give them."""
     world = config.topology.targets + config.topology.drafters
     port = free_port()
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context = _starts(config)
     processes: list[BaseProcess] = []
     for rank in range(world):
         environment = {
