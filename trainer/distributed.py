@@ -47,7 +47,7 @@ class Fabric:
     place: Place
     store: Store
     drafters: Any  # the drafters' group
-    head: Any  # the drafters and target 0, on gloo
+    head: Any  # the drafters and target 0, on gloo; None over NCCL
     links: list[list[Link]]  # [target][drafter]; the peer is the other side's rank
     nccl: bool
 
@@ -55,6 +55,11 @@ class Fabric:
     def through_host(self) -> bool:
         """Whether hidden states leave the GPU by way of host memory."""
         return not self.nccl and self.place.device.type == "cuda"
+
+    @property
+    def carrier(self) -> torch.device:
+        """Where a tensor must lie for the backend to reach it."""
+        return self.place.device if self.nccl else torch.device("cpu")
 
     def sum(self, tensor: Tensor) -> None:
         """Sums over the drafters, in place."""
@@ -70,8 +75,7 @@ class Fabric:
     @contextmanager
     def _movable(self, tensor: Tensor) -> Iterator[Tensor]:
         """The tensor, or a copy where the drafters' backend can reach it, copied back at the end."""
-        where = self.place.device if self.nccl else torch.device("cpu")
-        moved = tensor.to(where)
+        moved = tensor.to(self.carrier)
         yield moved
         if moved is not tensor:
             tensor.copy_(moved)
@@ -102,9 +106,19 @@ class Fabric:
         self.store.set(STOP, "1")
 
     def spread_head(self, tensor: Tensor) -> None:
-        """Gives target 0's CPU tensor to the drafters, in place."""
-        for part in torch.split(tensor.view(-1), 2**28):  # well below 2 GiB a message
-            dist.broadcast(part, self.place.rank_of_target(0), group=self.head)
+        """Gives target 0's tensor, which lies on the carrier, to the drafters, in place.
+
+        Embedding and LM head of a large vocabulary are gigabytes: through host memory they would take longer than
+        all else of a warm start.
+        """
+        target = self.place.rank_of_target(0)
+        if self.nccl:
+            to_drafters = self.links[0]
+            for link in to_drafters if self.place.drafter is None else [to_drafters[self.place.rank]]:
+                dist.broadcast(tensor, target, group=link.payload)
+        else:
+            for part in torch.split(tensor.view(-1), 2**28):  # well below 2 GiB a message
+                dist.broadcast(part, target, group=self.head)
 
 
 def run_rank(config: Config, start: Start, place: Place) -> int:
@@ -153,7 +167,7 @@ def connect(place: Place, store: Store) -> Fabric:
     backend = "nccl" if nccl else "gloo"
     drafters = list(range(place.drafters))
     group = dist.new_group(drafters, backend=backend, timeout=TIMEOUT)
-    head = dist.new_group([*drafters, place.rank_of_target(0)], backend="gloo", timeout=TIMEOUT)
+    head = None if nccl else dist.new_group([*drafters, place.rank_of_target(0)], backend="gloo", timeout=TIMEOUT)
     links: list[list[Link]] = []
     for target in range(place.targets):
         links.append([])
@@ -171,7 +185,9 @@ def draft(config: Config, start: Start, place: Place, fabric: Fabric) -> int:
     """A drafter's run."""
     facts = decode_facts(wait_for(fabric.store, FACTS))
     shape = (facts.shape.vocab_size, facts.shape.hidden_size)
-    heads = [torch.empty(shape, dtype=facts.dtype) for _ in range(1 if facts.shape.tied else 2)]
+    heads = [
+        torch.empty(shape, dtype=facts.dtype, device=fabric.carrier) for _ in range(1 if facts.shape.tied else 2)
+    ]
     for tensor in heads:
         fabric.spread_head(tensor)
     source = RemoteSource(
@@ -223,7 +239,7 @@ def publish(source: LocalSource, place: Place, fabric: Fabric) -> None:
         fabric.store.set(FACTS, encode_facts(source.facts).decode())
         embedding, head = source.head()
         for tensor in (embedding,) if source.facts.shape.tied else (embedding, head):
-            fabric.spread_head(tensor.detach().cpu().contiguous())
+            fabric.spread_head(tensor.detach().to(fabric.carrier).contiguous())
         return
     first = decode_facts(wait_for(fabric.store, FACTS))
     if first != source.facts:

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import sys
 import time
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -94,8 +95,8 @@ def _child(config: Config) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Of a trainer that is started from its command line."""
-    found = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    """Of a trainer that is started from its command line: it can import what these tests can."""
+    found = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(found), "OMP_NUM_THREADS": "1"}
 
 
