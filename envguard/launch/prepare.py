@@ -85,8 +85,11 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     own = () if are_options(request.command) else request.command
     if not own:
         require_checkout(request.project.root)
-    else:
-        child.find_command(own, request.environ)
+    doubts = (
+        start.in_environment(host, env, own[0], os.path.abspath(child.find_command(own, request.environ)))
+        if own
+        else ()
+    )
     private = launch_place(host, request.environ, env.site, env.abi or "")
     cache = Path(private) if private is not None else None
     filled = cache is not None and seed.is_filled(cache)
@@ -113,8 +116,9 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         council = exchange(env.executable, at, word)
         gated = together(gated, council, request.project.config.policy, request.project.config.refuse)
     ended = without_end(host, earlier, host.machine().host)
-    doubts = [f"{reference.label}: {note}" for note in reference.notes] if reference is not None else []
-    gated = replace(gated, notes=(*missing, *doubts, *gated.notes, *(says(record) for record in ended)))
+    of_reference = [f"{reference.label}: {note}" for note in reference.notes] if reference is not None else []
+    notes = (*missing, *of_reference, *doubts, *gated.notes, *(says(record) for record in ended))
+    gated = replace(gated, notes=notes)
     plan = Plan(
         command=command,
         bundled=bundled,

@@ -13,9 +13,9 @@ from typing import IO
 from envguard import clock
 from envguard.acquire.packages.distributions import Distribution, Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment
-from envguard.acquire.packages.metadata import parse_headers
 from envguard.acquire.packages.record_file import Row, normalised, record_hash
 from envguard.acquire.packages.uv_cache import cache_directories, read_caches
+from envguard.acquire.packages.wheel_tags import parse_wheel
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.cache_places import Place
 from envguard.acquire.torch.cache_stamp import is_passing
@@ -178,10 +178,10 @@ class Installed(Folder):
     def candidate(self, build: str) -> Candidate:
         """The install as a source. Raises `RecordUnusable` where its WHEEL does not say for what it fits."""
         try:
-            headers = parse_headers((self.root / self.dist_info / "WHEEL").read_text("utf-8", "replace"))
+            tags, wheel_build = parse_wheel((self.root / self.dist_info / "WHEEL").read_text("utf-8", "replace"))
         except OSError as error:
             raise RecordUnusable(f"{self.dist_info}/WHEEL: {error.strerror or error}") from error
-        if not headers.get("tag"):
+        if not tags:
             raise RecordUnusable(f"{self.dist_info}/WHEEL names no tag")
         return Candidate(
             place="vault",
@@ -190,8 +190,8 @@ class Installed(Folder):
             build=build,
             path=self.dist.directory,
             dist_info=self.dist_info,
-            tags=tuple(headers["tag"]),
-            wheel_build=headers["build"][0] if headers.get("build") else None,
+            tags=tags,
+            wheel_build=wheel_build,
             bytes=None,
         )
 

@@ -121,7 +121,8 @@ def test_a_secret_that_lies_around_is_in_no_answer_and_no_file(torch_stage: Stag
     code = "import torch, time; print(flush=True); time.sleep(60)"
     checkpoint = torch_stage.checkpoints / "step_1"
     checkpoint.mkdir()
-    running = [str(torch_stage.python), "-c", code, *words]
+    python = str(torch_stage.python)
+    running = [python, "-c", code, *words]
     with subprocess.Popen(running, env=torch_stage.environ(extra), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -131,7 +132,7 @@ def test_a_secret_that_lies_around_is_in_no_answer_and_no_file(torch_stage: Stag
             ["snapshot", "-v", "--into", str(checkpoint), "-o", "fingerprint.json", "--lock", "pylock.x.toml"],
             ["collect", "-o", "bundle.tar.gz"],
             ["timeline", "--json", "--all"],
-            ["launch", "--dry-run", "--json", "--against", "step_1", "--", "python", "train.py", *words],
+            ["launch", "--dry-run", "--json", "--against", "step_1", "--", python, "train.py", *words],
         ):
             done = torch_stage.envguard(*command, extra=extra)
             assert done.returncode != 2, (command, done.stderr)

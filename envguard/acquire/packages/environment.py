@@ -78,7 +78,7 @@ def locate(host: Host, named: str | None, start: str, pythonpath: Sequence[str] 
     hint = "name one: `--python path/to/.venv` or `--python path/to/python`"
     if skipped:
         hint += f" ({', '.join(skipped)} is a tool's own environment and is not taken unless named)"
-    launcher = _which(host, "python3")
+    launcher = which(host, "python3")
     if launcher is not None and not skipped:
         raise InputError(
             f"no Python environment found: no VIRTUAL_ENV, CONDA_PREFIX or .venv, and {launcher} lies in no prefix",
@@ -93,7 +93,7 @@ def _named(host: Host, named: str, start: str, pythonpath: Sequence[str] | None)
     try:
         found = host.stat_target(path)
     except (FileNotFoundError, NotADirectoryError):
-        on_path = _which(host, named) if "/" not in named else None
+        on_path = which(host, named) if "/" not in named else None
         if on_path is None:
             raise InputError(f"{named} is not there", "`--python` takes a venv directory or an interpreter") from None
         return _of_interpreter(host, on_path, f"--python {named}", pythonpath)
@@ -114,7 +114,7 @@ def _named(host: Host, named: str, start: str, pythonpath: Sequence[str] | None)
 
 def _of_interpreter(host: Host, path: str, how: str, pythonpath: Sequence[str] | None) -> Environment:
     """Of an interpreter: links are followed only until a prefix is found, since a venv's python is itself a link."""
-    prefix = _prefix_of(host, path)
+    prefix = prefix_of(host, path)
     kind = _prefix_kind(host, prefix) if prefix is not None else None
     if prefix is None or kind is None:
         raise InputError(
@@ -137,14 +137,16 @@ def _candidates(host: Host, start: str) -> Iterator[tuple[str, str, str | None]]
             break
         folder = posixpath.dirname(folder)
     for name in ("python3", "python"):
-        found = _which(host, name)
+        found = which(host, name)
         if found is not None:
-            prefix = _prefix_of(host, found)
+            prefix = prefix_of(host, found)
             if prefix is not None:
                 yield f"{name} on PATH", prefix, found
 
 
-def _prefix_of(host: Host, python: str) -> str | None:
+def prefix_of(host: Host, python: str) -> str | None:
+    """The prefix whose interpreter this file is, by its place or by the links that it is; None for a launcher of a
+    version manager, which chooses only when it runs."""
     seen = python
     for _ in range(MOST_LINKS):
         prefix = posixpath.dirname(posixpath.dirname(seen))
@@ -159,7 +161,8 @@ def _prefix_of(host: Host, python: str) -> str | None:
     return None
 
 
-def _which(host: Host, name: str) -> str | None:
+def which(host: Host, name: str) -> str | None:
+    """The program of that name on PATH."""
     for folder in host.environ().get("PATH", "").split(":"):
         if not folder.startswith("/"):
             continue

@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from envguard.acquire.packages.cached_archives import ARCHIVE_BUCKET
 from envguard.acquire.packages.record_file import Row, build_identity, parse_record
+from envguard.acquire.packages.wheel_tags import parse_wheel
 from envguard.acquire.seam.host import Host, Stat
 from envguard.model.evidence import Unknown
 
@@ -239,13 +240,12 @@ def as_installed(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def _wheel_tags(host: Host, path: str) -> tuple[tuple[str, ...], str | None]:
-    """The `Tag:` lines of a WHEEL file and its `Build:`; none where it cannot be read, which restore then refuses."""
+    """Tags and build number of a WHEEL file; none where it cannot be read, which restore then refuses."""
     try:
         text = host.read(path, 1 << 16).decode("utf-8", "replace")
     except OSError:
         return (), None
-    builds = re.findall(r"^Build: *(\S+)", text, re.M)
-    return tuple(re.findall(r"^Tag: *(\S+)", text, re.M)), builds[0] if builds else None
+    return parse_wheel(text)
 
 
 def _pointers(host: Host, cache: str, buckets: list[str], unknown: list[Unknown]) -> dict[str, list[Pointer]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import posixpath
-import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from typing import Literal
@@ -18,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from envguard.acquire.packages.record_file import build_identity, parse_record
 from envguard.acquire.packages.uv_cache import as_installed
+from envguard.acquire.packages.wheel_tags import parse_wheel
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import reason
 from envguard.model.evidence import Unknown
@@ -175,16 +175,15 @@ def _read(archive: zipfile.ZipFile, path: str, place: Literal["find-links", "pip
     (dist_info,) = folders
     raw, _, version = dist_info.removesuffix(".dist-info").partition("-")
     record = parse_record(_member(archive, f"{dist_info}/RECORD"))
-    text = _member(archive, f"{dist_info}/WHEEL").decode("utf-8", "replace")
-    builds = re.findall(r"^Build: *(\S+)", text, re.M)
+    tags, wheel_build = parse_wheel(_member(archive, f"{dist_info}/WHEEL").decode("utf-8", "replace"))
     return WheelFile(
         place=place,
         path=path,
         name=canonicalize_name(raw),
         version=version,
         dist_info=dist_info,
-        tags=tuple(re.findall(r"^Tag: *(\S+)", text, re.M)),
-        wheel_build=builds[0] if builds else None,
+        tags=tags,
+        wheel_build=wheel_build,
         build=build_identity(as_installed(record.rows)),
         bytes=sum(info.file_size for info in infos),
     )

@@ -1,0 +1,89 @@
+"""Which Python environment a program starts: that of the interpreter which it is, or which its first lines name."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from dataclasses import dataclass
+
+from envguard.acquire.packages.environment import prefix_of, which
+from envguard.acquire.seam.host import Host
+
+_PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?")
+_MOST_LINES = 1024
+
+
+@dataclass(frozen=True)
+class Started:
+    """`interpreter` runs what is started; `prefix` is its environment, None for a launcher that chooses when it runs
+    (pyenv, asdf, mise)."""
+
+    interpreter: str
+    prefix: str | None
+
+
+def started_by(host: Host, program: str) -> Started | None:
+    """The interpreter that a program file starts; None where it is neither Python nor a script for it.
+
+    A shell, `env` or `srun` may start one later: that cannot be told beforehand.
+    """
+    interpreter = program if _PYTHON.fullmatch(posixpath.basename(program)) else _named_by_script(host, program)
+    return None if interpreter is None else Started(interpreter, prefix_of(host, interpreter))
+
+
+def _named_by_script(host: Host, program: str) -> str | None:
+    """The Python of a script's first line: `#!/venv/bin/python`, `#!/usr/bin/env python3`, or, where the path is too
+    long for a first line, the `exec` of a shell that installers write in its place."""
+    try:
+        head = host.read(program, _MOST_LINES)
+    except OSError:
+        return None  # what may be executed and not read is no script
+    if not head.startswith(b"#!"):
+        return None
+    lines = head.decode("utf-8", "surrogateescape").splitlines()
+    words = lines[0].removeprefix("#!").split()
+    if len(words) > 1 and posixpath.basename(words[0]) == "env":
+        named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
+        words = [named if "/" in named else which(host, named) or named]
+    elif words and posixpath.basename(words[0]) == "sh" and len(lines) > 1 and lines[1].startswith("'''exec'"):
+        words = _words(lines[1].removeprefix("'''exec'"))
+    if words and "/" in words[0] and _PYTHON.fullmatch(posixpath.basename(words[0])):
+        return words[0]
+    return None
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:  # no shell would run it either
+        return []
+
+
+STARTS_OTHERS = frozenset(
+    {
+        *("sh", "bash", "dash", "zsh", "ksh", "fish"),
+        *(
+            "env",
+            "nice",
+            "ionice",
+            "chrt",
+            "nohup",
+            "setsid",
+            "stdbuf",
+            "time",
+            "timeout",
+            "numactl",
+            "taskset",
+            "sudo",
+        ),
+        *("srun", "mpirun", "mpiexec"),
+    }
+)
+"""Programs that start others: which interpreter that is stands in a script or later on the command line."""
+
+
+def found_by_scripts(host: Host) -> Started | None:
+    """What a script gets that calls `python`, else `python3`."""
+    found = which(host, "python") or which(host, "python3")
+    return None if found is None else Started(found, prefix_of(host, found))

@@ -1,0 +1,108 @@
+"""What is compared is what runs: a command that starts another environment's interpreter is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from envguard.acquire.packages.starts import started_by
+from envguard.acquire.seam.host import LiveHost
+from envguard.demo.stage import Stage
+from envguard.demo.wheels import build_wheel
+from tests.launch.test_launch import launch
+
+SAYS = "import sys; print(sys.prefix)"
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """A recorded first start of `.venv`, and a second environment, `other`, beside the project."""
+    stage = Stage(tmp_path_factory.mktemp("two") / "stage")
+    stage.make_venv()
+    build_wheel(stage.wheels, "tool", "1.0", scripts={"tool": "sys:exit"})
+    stage.install("tool")
+    stage.uv("venv", "--quiet", "--python", str(stage.python.resolve()), str(stage.root / "other"))
+    stage.uv(
+        "pip", "install", "--python", str(stage.root / "other"), "--offline", "--no-index", "--find-links",
+        str(stage.wheels), "tool",
+    )  # fmt: skip
+    (stage.project / "envguard.toml").write_text("")
+    assert launch(stage, "--baseline", "--", "true").returncode == 0
+    return stage
+
+
+def path_of(stage: Stage, prefix: Path) -> str:
+    return f"{prefix}/bin:{stage.environ()['PATH']}"
+
+
+def test_python_of_another_environment_is_refused_and_the_hint_works(two: Stage) -> None:
+    other = two.root / "other"
+    done = launch(two, "--", "python", "-c", SAYS, PATH=path_of(two, other))
+    assert (done.returncode, done.stdout) == (2, "")
+    told = " ".join(done.stderr.split())
+    assert f"python runs {other}/bin/python of the environment {other}" in told
+    assert f"the environment compared here is {two.venv}" in told
+    assert f"write {two.python} or activate" in told
+    assert launch(two, "--", str(two.python), "-c", SAYS).stdout.strip() == str(two.venv)
+    activated = launch(two, "--", "python", "-c", SAYS, PATH=path_of(two, two.venv))
+    assert (activated.returncode, activated.stdout.strip()) == (0, str(two.venv))
+
+
+def test_a_script_of_another_environment_is_refused(two: Stage) -> None:
+    done = launch(two, "--", str(two.root / "other" / "bin" / "tool"))
+    assert done.returncode == 2
+    assert str(two.root / "other") in done.stderr
+    assert launch(two, "--", str(two.venv / "bin" / "tool")).returncode == 0
+
+
+def test_a_dry_run_says_it_too(two: Stage) -> None:
+    assert launch(two, "--dry-run", "--", str(two.root / "other" / "bin" / "python")).returncode == 2
+
+
+def test_what_a_shell_may_start_is_said(two: Stage) -> None:
+    done = launch(two, "--", "sh", "-c", "exit 5", PATH=path_of(two, two.root / "other"))
+    assert done.returncode == 5
+    assert f"{two.root / 'other'}, which was not compared" in " ".join(done.stderr.split())
+    assert "not compared" not in launch(two, "--", "sh", "-c", "true", PATH=path_of(two, two.venv)).stderr
+
+
+def test_a_version_manager_is_no_interpreter_of_the_environment(two: Stage) -> None:
+    shims = two.root / "shims"
+    shims.mkdir()
+    (shims / "python").write_text("#!/usr/bin/env bash\nexec true\n")
+    (shims / "python").chmod(0o755)
+    done = launch(two, "--", "python", PATH=f"{shims}:{os.environ['PATH']}")
+    assert done.returncode == 2
+    assert "chooses an interpreter only when it runs" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "#!{python}\n",
+        "#!{python} -I\n",
+        "#!/usr/bin/env {python}\n",
+        "#!/usr/bin/env -S X=1 {python} -u\n",
+        "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n",
+    ],
+)
+def test_first_lines_of_scripts(stage: Stage, tmp_path: Path, head: str) -> None:
+    script = tmp_path / "torchrun"
+    script.write_text(head.format(python=stage.python) + SAYS)
+    script.chmod(0o755)
+    if "env" not in head:  # the machine agrees; `env -S` is not everywhere
+        out = subprocess.run([script], capture_output=True, text=True, check=True).stdout.strip()
+        assert out == str(stage.venv)
+    found = started_by(LiveHost(), str(script))
+    assert found is not None
+    assert (found.interpreter, found.prefix) == (str(stage.python), str(stage.venv))
+
+
+def test_a_program_that_is_no_python_starts_none(tmp_path: Path) -> None:
+    assert started_by(LiveHost(), "/bin/true") is None
+    (tmp_path / "run.sh").write_text("#!/bin/sh\npython train.py\n")
+    assert started_by(LiveHost(), str(tmp_path / "run.sh")) is None
+    assert started_by(LiveHost(), str(tmp_path / "missing")) is None
