@@ -120,6 +120,12 @@ def stamp_live(checkpoint: str, fingerprint: Fingerprint, retrospective: bool) -
         marked = msgspec.structs.replace(fingerprint, origin=origin, diverged=())
         return write_stamp(checkpoint, marked, host)
     except OSError as error:
+        folder = checkpoint if os.path.isdir(checkpoint) else os.path.dirname(checkpoint) or "."
+        if os.path.isdir(folder) and not os.access(folder, os.W_OK):
+            raise InputError(
+                f"no stamp can be written into {folder}: {error.strerror or error}",
+                "its owner can stamp it; `snapshot -o FILE` writes the fingerprint elsewhere",
+            ) from error
         raise InputError(describe_unreadable(error, checkpoint)) from error
 
 

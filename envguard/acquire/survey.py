@@ -13,7 +13,7 @@ from envguard.acquire.machine import boots, driver, package_logs
 from envguard.acquire.machine.zone import Zone, read_zone
 from envguard.acquire.packages import environment, installs, lost_files, pip_logs, pyc_files, uv_cache
 from envguard.acquire.packages.archive_uses import ArchiveUse, read_archive_uses
-from envguard.acquire.packages.distributions import Distributions, read_distributions
+from envguard.acquire.packages.distributions import Distributions, read_distributions, source_gone
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.installs import Install
 from envguard.acquire.packages.site_trees import SiteTrees
@@ -31,6 +31,7 @@ from envguard.acquire.runs import (
     wandb_runs,
 )
 from envguard.acquire.runs.checkpoints import Checkpoints, find_checkpoints
+from envguard.acquire.runs.elsewhere import other_environment
 from envguard.acquire.seam.host import Host, Machine
 from envguard.acquire.section import Notes
 from envguard.acquire.torch import compile_times
@@ -80,6 +81,10 @@ class Survey:
     uv_cache_directories: tuple[str, ...] = ()
     checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints((), (), (), ()))
     stamps: tuple[stamps.Stamp, ...] = ()
+    elsewhere: dict[str, str] = field(default_factory=dict)
+    """Path of a stamp → the prefix that it is of, where that is another environment of this machine."""
+    made_ns: int | None = None
+    """When pyvenv.cfg was written, with which a venv begins; None where there is none."""
     written_by: tuple[checkpoint_metadata.WrittenBy, ...] = ()
     train_logs: tuple[train_log.TrainLog, ...] = ()
     text_logs: tuple[text_log.TextLog, ...] = ()
@@ -102,6 +107,8 @@ class Survey:
     config: tuple[watched_files.Watched, ...] = ()
     edits: tuple[watched_files.Edited, ...] = ()
     lost: tuple[lost_files.Lost, ...] = ()
+    gone_sources: tuple[tuple[str, str], ...] = ()
+    """(package, path): editable installs whose source is not there."""
     unavailable: list[Unavailable] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
 
@@ -117,6 +124,13 @@ def survey(host: Host, request: Request, progress: Progress = no_progress) -> Su
     progress("installed distributions")
     seen = Survey(machine, env, read_zone(host, machine), read_distributions(host, env))
     seen.unknown += [*env.unknown, *seen.distributions.unknown]
+    try:
+        made = host.find(f"{env.prefix}/pyvenv.cfg")
+    except OSError:  # whoever cannot see it is told so by what reads it
+        made = None
+    seen.made_ns = made.mtime_ns if made is not None else None
+    gone = (dist for dist in seen.distributions.found if source_gone(dist))
+    seen.gone_sources = tuple((dist.name, dist.editable or "") for dist in gone)
     dated = installs.read_installs(host, seen.distributions)
     seen.installs = dated.found
     seen.unknown += dated.unknown
@@ -165,6 +179,10 @@ def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
             if stamp.why_not is not None:
                 seen.unknown.append(Unknown(f"stamp of {checkpoint.name}", stamp.why_not))
     seen.stamps = tuple(found)
+    for stamp in found:
+        other = other_environment(host, stamp.fingerprint, seen.env.prefix) if stamp.fingerprint is not None else None
+        if other is not None:
+            seen.elsewhere[stamp.path] = other
     seen.written_by = checkpoint_metadata.read_checkpoint_metadata(host, seen.checkpoints.found, seen.unknown)
 
 

@@ -34,7 +34,7 @@ def diff(
     `baseline` (what `launch --baseline` recorded) or `live`. A defaults to the last stamped checkpoint of the newest
     run, else to the baseline, else to the configured lock; B to `live`.
     """
-    from envguard.cli.references import live_fingerprint, open_knowledge, open_places, resolve_all
+    from envguard.cli.references import elsewhere, live_fingerprint, open_knowledge, open_places, resolve_all
     from envguard.fingerprint.comparison import compare_references
     from envguard.fingerprint.reference import resolve
     from envguard.model.fingerprint import Fingerprint
@@ -52,6 +52,9 @@ def diff(
     for reference in found:
         for note in reference.notes:
             screen.warn(f"{reference.label}: {note}")
+    if any(reference.kind == "live" for reference in found):
+        for note in elsewhere(found, live(), places.host):
+            screen.warn(note)
     report = compare_references(found, knowledge, session.project.config.policy)
     screen.answer(report, render(report, verbose=verbose > 0, quiet=quiet))
     raise typer.Exit(report.exit_code())

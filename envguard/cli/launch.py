@@ -109,7 +109,7 @@ def _launch(screen: Screen, request: Request, target: Path | None) -> int:
             console = screen.out if request.dry_run else screen.err
             _answer(screen, report, target)
             if not screen.json:
-                render(console, report, gated, screen.verbose)
+                render(console, report, gated, screen.verbose, request.against)
             return gated.verdict.code
         for note in gated.notes:
             screen.warn(note)

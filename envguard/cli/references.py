@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 from envguard.cli.options import Session
 
 if TYPE_CHECKING:
+    from envguard.acquire.seam.host import Host
     from envguard.fingerprint.comparison import Knowledge
     from envguard.fingerprint.reference import Places, Reference
     from envguard.model.fingerprint import Fingerprint
@@ -54,6 +55,18 @@ def resolve_all(texts: Sequence[str], places: Places, witnesses: list[Fingerprin
     if not texts:
         return [*found.values()]
     return [named[text] if text != "live" else resolve("live", places) for text in texts]
+
+
+def elsewhere(found: Sequence[Reference], live: Fingerprint, host: Host) -> Iterator[str]:
+    """Which references are of another environment of this machine than the one that is looked at."""
+    from envguard.acquire.runs.elsewhere import other_environment, says
+
+    prefix = live.python.prefix
+    for reference in found:
+        taken = reference.fingerprint
+        theirs = other_environment(host, taken, prefix) if taken is not None else None
+        if theirs is not None:
+            yield says(reference.label, theirs, prefix, "")
 
 
 def newest_stamp(places: Places, screen: Screen) -> tuple[Fingerprint, ...]:

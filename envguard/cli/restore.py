@@ -144,11 +144,14 @@ def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
     from envguard.report.errors import print_error
     from envguard.report.restore import progress_bar, render
     from envguard.restore import service
+    from envguard.restore.foreseen import in_the_way
 
     with progress_bar(screen.err, not screen.quiet and not screen.json) as bar:
         proved = service.prove(plan, bar)
     if wish.caches and not plan.missing:
         proved.notes += [cache.says for cache in service.bring_caches_back(request, dry_run=True)]
+    if plan.steps and not plan.missing and not plan.unknown:
+        proved.notes += in_the_way(request.host, request.env)
     report = service.report_of(request, plan, proved)
     screen.answer(report, render(report, wish.dry_run))
     if not report.missing and report.unknown:
@@ -173,10 +176,13 @@ def _finish_killed(screen: Screen, session: Session, wish: Wish) -> None:
 
 
 def _request(screen: Screen, session: Session, wish: Wish) -> Request:
+    import msgspec
+
     from envguard.acquire.packages.environment import locate
     from envguard.acquire.seam.host import LiveHost
     from envguard.cli.references import live_fingerprint, open_places
     from envguard.cli.timeline import request_of
+    from envguard.restore.foreseen import of_another
     from envguard.restore.service import Request
     from envguard.restore.target import ask_witnesses, find_target
 
@@ -187,6 +193,9 @@ def _request(screen: Screen, session: Session, wish: Wish) -> Request:
     live = live_fingerprint(session, screen)
     places = open_places(session, live)
     target = find_target(wish.reference, places, live, lambda found: ask_witnesses(found, host, request_of(session)))
+    another = of_another(host, env, target)
+    if another is not None:
+        target = msgspec.structs.replace(target, notes=(another, *target.notes))
     return Request(host, env, session.project, target, live(), wish.only, wish.exact, fetch, wish.force)
 
 

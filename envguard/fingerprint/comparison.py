@@ -125,8 +125,9 @@ def known_at(reference: Reference, request: Request) -> tuple[Known, ...]:
     if reference.checkpoint is None:
         return ()
     seen = survey(LiveHost(), request)
-    restored = read_restored(seen.journal)
-    found = known_before(changed_since(packages_of(seen).swaps, reference.checkpoint.saved_ns, restored))
+    restored, packages = read_restored(seen.journal), packages_of(seen)
+    saved_ns = reference.checkpoint.saved_ns
+    found = known_before(changed_since(packages.swaps, saved_ns, restored, packages.removals))
     for written in seen.written_by:
         if written.checkpoint == reference.checkpoint.path:
             # What a library wrote into the checkpoint is what was loaded; a swap's own witnesses know the build too.
@@ -149,6 +150,10 @@ def known_before(before: Iterable[Before]) -> dict[str, Known]:
             continue
         if item.mended is not None:
             found[name] = Known(name, item.mended.full_version)
+            continue
+        if item.removal is not None and item.removal.previous is not None and item.doubt is None:
+            gone = item.removal.previous
+            found[name] = Known(name, gone.version.full, gone.first("build"))
             continue
         if swap is None:
             found[name] = Known(name, None, doubt=item.doubt or Known.doubt)

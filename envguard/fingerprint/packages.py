@@ -13,7 +13,7 @@ import msgspec
 from envguard import clock
 from envguard.acquire.memo import Memo, remembered
 from envguard.acquire.packages.contents import MISSING, Contents
-from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
+from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by, source_gone
 from envguard.acquire.packages.sys_path import PthLine
 from envguard.acquire.seam.collector.redaction import redact
 from envguard.acquire.section import Notes
@@ -138,6 +138,9 @@ def with_sources(packages: Iterable[Package], trees: Iterable[Code]) -> tuple[Pa
 
 
 def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
+    if source_gone(dist):
+        says = f"an editable install of {dist.editable}, which is not there: whatever imports it fails"
+        notes.problem("source-gone", dist.name, says, dist.editable)
     if managed_by(dist) is not None:
         return  # strips, patches and moves files after RECORD was written, and verifies them by its own lists
     missing = sorted(path for path, got in content.departs.items() if got == MISSING)

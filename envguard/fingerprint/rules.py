@@ -88,6 +88,11 @@ PROBLEMS_TOLD_ELSEWHERE = ("driver-mismatch", "process-stale", "config-missing",
 PROBLEMS_OF_CONTENTS = ("files-missing", "files-modified")
 
 
+def takes_part(name: str) -> bool:
+    """Whether a package is known to take part in what is computed."""
+    return _fits(NUMERIC, name)
+
+
 def is_torch_stack(name: str) -> bool:
     """Whether a package (normalised name) belongs to torch, what it is built on, or what is built against it.
 

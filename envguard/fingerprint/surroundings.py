@@ -10,7 +10,7 @@ import msgspec
 from envguard.acquire.machine.gpu import read_gpus
 from envguard.acquire.machine.system import read_system
 from envguard.acquire.memo import Memo, remembered
-from envguard.acquire.packages.distributions import Distributions
+from envguard.acquire.packages.distributions import Distributions, source_gone
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.processes.live_processes import EnvironmentProcess, read_processes
 from envguard.acquire.project.code import read_code
@@ -220,7 +220,9 @@ def _trees(wish: Wish, dists: Distributions) -> tuple[str, ...]:
     named = [posixpath.normpath(posixpath.join(base, path)) for path in wish.config.code]
     if not named and wish.root is not None:
         named = [wish.root]
-    return tuple(dict.fromkeys([*named, *(dist.editable for dist in dists.found if dist.editable is not None)]))
+    # A source that is gone is known to be, and is a finding of its package.
+    sources = [dist.editable for dist in dists.found if dist.editable is not None and not source_gone(dist)]
+    return tuple(dict.fromkeys([*named, *sources]))
 
 
 def _probed(

@@ -41,6 +41,11 @@ def judge(seen: Observations, stamps: Mapping[str, Fingerprint] | None = None) -
                detail="no package's RECORD lists it")
         for name, path, size in seen.extras
     ]  # fmt: skip
+    problems += [
+        Damage(package=name, path=path, kind="missing", witness="direct_url.json", expected=None, got=None,
+               detail="the source of an editable install is not there: whatever imports it fails")
+        for name, path in seen.gone
+    ]  # fmt: skip
     problems += [_poison(item) for item in seen.poisoned]
     unverifiable += [Unverifiable(package=item.what, why=item.why) for item in seen.unknown]
     if not seen.packages and not problems:

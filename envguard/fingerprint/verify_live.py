@@ -61,7 +61,14 @@ def verify_on(
     _check_names(names, distributions)
     caches = read_caches(host, cache_directories(host, env, config))
     policy = Policy(config.watch, deep, closely(distributions))
-    return judge(observe(host, distributions, names, caches, policy, digests, progress), stamps)
+    # A wheel for another Python is another build of the same version, and no witness against this one.
+    same = (env.implementation, env.abi, env.platform)
+    alike = {
+        label: stamp
+        for label, stamp in stamps.items()
+        if (stamp.python.implementation, stamp.python.abi, stamp.python.platform) == same
+    }
+    return judge(observe(host, distributions, names, caches, policy, digests, progress), alike)
 
 
 def _check_names(names: frozenset[str], distributions: Distributions) -> None:

@@ -16,7 +16,9 @@ from envguard import clock
 from envguard.acquire.machine.headroom import Headroom, read_headroom, visible
 from envguard.acquire.machine.zone import read_zone
 from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.runs import elsewhere
 from envguard.acquire.runs.checkpoints import Checkpoint, is_checkpoint, match_name
+from envguard.acquire.runs.elsewhere import other_environment
 from envguard.acquire.runs.own_records import read_run_records
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.torch.cache_places import INDUCTOR_CACHE, launch_place
@@ -117,6 +119,9 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         gated = together(gated, council, request.project.config.policy, request.project.config.refuse)
     ended = without_end(host, earlier, host.machine().host)
     of_reference = [f"{reference.label}: {note}" for note in reference.notes] if reference is not None else []
+    theirs = other_environment(host, known, env.prefix) if known is not None else None
+    if reference is not None and theirs is not None:
+        of_reference.insert(0, elsewhere.says(reference.label, theirs, env.prefix, env.how))
     notes = (*missing, *of_reference, *doubts, *gated.notes, *(says(record) for record in ended))
     gated = replace(gated, notes=notes)
     plan = Plan(

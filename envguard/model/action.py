@@ -37,6 +37,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["envguard.restore"] = "envguard.restore"
     version: Literal[1] = 1
     reference: str
+    environment: str | None = None
+    """The prefix that is, or would be, changed; None where it was not looked for."""
     plan: tuple[PlanItem, ...]
     missing: tuple[Obstacle, ...]
     poisoned: tuple[Obstacle, ...]

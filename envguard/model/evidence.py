@@ -28,6 +28,7 @@ class Writer(StrEnum):
 WRITERS: dict[str, Writer] = {
     "dist-info": Writer.INSTALLER,
     "payload": Writer.INSTALLER,
+    "venv": Writer.INSTALLER,
     "pip-log": Writer.INSTALLER,
     "pip-cache": Writer.INSTALLER,
     "uv-cache": Writer.CACHE,

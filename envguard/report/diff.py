@@ -88,9 +88,16 @@ def _named(row: Minority) -> str:
 
 def change(drift: Drift) -> str:
     """`2.11.0+cu128 → 2.11.0+cu130`; digests are shortened, an absent side is named."""
-    if drift.a is None and drift.b is None:
+    if (drift.a is None and drift.b is None) or tells_nothing(drift):
         return ""
     return f"{short(drift.a) or 'none'} → {short(drift.b) or 'none'}"
+
+
+def tells_nothing(drift: Drift) -> bool:
+    """Whether there is a digest on one side alone, as of uncommitted edits or of code that is gone: the reason says
+    what that is, and `none → c1e11fe19fb6` would not."""
+    values = [value for value in (drift.a, drift.b) if value is not None]
+    return len(values) == 1 and _DIGEST.fullmatch(values[0]) is not None
 
 
 def _of_digests(drift: Drift) -> bool:

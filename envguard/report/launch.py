@@ -12,7 +12,7 @@ from envguard.launch.session import FIRST_START, Gate
 from envguard.launch.waivers import Waiver
 from envguard.model.action import Check, LaunchReport, Run
 from envguard.model.drift import Drift
-from envguard.report.diff import short
+from envguard.report.diff import short, tells_nothing
 from envguard.report.errors import printable
 from envguard.report.paragraph import paragraph
 
@@ -30,8 +30,8 @@ _EFFECT = {
 }
 
 
-def render(console: Console, report: LaunchReport, gated: Gate, verbose: int) -> None:
-    """The decision, why, and what helps."""
+def render(console: Console, report: LaunchReport, gated: Gate, verbose: int, against: str | None = None) -> None:
+    """The decision, why, and what helps; `against` is what the command line named."""
     verdict = gated.verdict
     head = {
         "go": "go: a first start, with nothing to be held against"
@@ -54,7 +54,7 @@ def render(console: Console, report: LaunchReport, gated: Gate, verbose: int) ->
     for note in report.notes:
         paragraph(console, note, head="  note    ", indent=10, style="dim")
     if report.decision != "go":
-        for advice in advise(verdict, gated.reference, gated.given):
+        for advice in advise(verdict, gated.reference, gated.given, against):
             console.print(f"  {advice}", soft_wrap=True)
 
 
@@ -83,7 +83,8 @@ def _word(check: Check) -> str:
 
 
 def _drift(drift: Drift) -> str:
-    swap = f" {_value(drift.a)} → {_value(drift.b)}" if drift.a is not None or drift.b is not None else ""
+    told = (drift.a is not None or drift.b is not None) and not tells_nothing(drift)
+    swap = f" {_value(drift.a)} → {_value(drift.b)}" if told else ""
     name = drift.facet if drift.subject in ("", drift.facet) else f"{drift.facet} {drift.subject}"
     effect = _EFFECT[drift.effect]
     return printable(f"{name}{swap}" + (f" ({effect})" if effect else "") + (f": {drift.why}" if drift.why else ""))
@@ -96,22 +97,33 @@ def _value(value: str | None) -> str:
     return told if len(told) <= 48 else f"{told[:20]}…"
 
 
-def advise(verdict: Verdict, reference: str | None, given: Sequence[Waiver] = ()) -> tuple[str, ...]:
+def advise(
+    verdict: Verdict, reference: str | None, given: Sequence[Waiver] = (), against: str | None = None
+) -> tuple[str, ...]:
     """The exact commands that help, most useful first.
 
     `reference` is the REF as a command line takes it, None where there is none; `given` the waivers of this command
-    line, which the next one needs again.
+    line and `against` its own REF, which the next one needs again.
     """
     out: list[str] = []
     restorable = [drift for drift in verdict.drifts if drift.facet in _RESTORABLE]
-    if restorable and reference is not None:
-        out.append(f"bring it back:    envguard restore {shlex.quote(reference)}")
+    other = _other_python(verdict)
+    if (restorable or other is not None) and reference is not None:
+        first = f"uv venv --clear --python {other} && " if other is not None else ""
+        out.append(f"bring it back:    {first}envguard restore {shlex.quote(reference)}")
     if verdict.code == 75:
         out.append("try again when it has passed (exit code 75)")
     elif waivers := _waivers(verdict, given):
         lead = "or answer for it:" if out else "answer for it: "
-        out.append(f"{lead} envguard launch {waivers} --because '…' -- …")
+        again = f"--against {shlex.quote(against)} " if against is not None else ""
+        out.append(f"{lead} envguard launch {again}{waivers} --because '…' -- …")
     return tuple(out)
+
+
+def _other_python(verdict: Verdict) -> str | None:
+    """The version of Python that the reference had where no restore can go back to it: wheels are for one Python."""
+    minor = (drift.a for drift in verdict.drifts if (drift.facet, drift.subject) == ("python", "minor"))
+    return next(minor, None)
 
 
 def _waivers(verdict: Verdict, given: Sequence[Waiver]) -> str:

@@ -58,14 +58,21 @@ def render(report: RestoreReport, dry_run: bool) -> Callable[[Console], None]:
         for item in report.unknown:
             paragraph(console, f"{item.what}: {item.why}", head="undetermined: ", indent=6, style="yellow")
         for note in report.notes:
-            paragraph(console, note, head="note: ", indent=6, style="yellow" if "will" in note else "")
+            paragraph(
+                console,
+                note,
+                head="note: ",
+                indent=6,
+                style="yellow" if "will" in note or "is broken" in note else "",
+            )
 
     return draw
 
 
 def _plan(console: Console, report: RestoreReport) -> None:
     """The table, without the blanks that rich fills its cells with: they would be pasted too."""
-    table = Table(box=None, pad_edge=False, title=f"restore to {printable(report.reference)}", title_justify="left")
+    console.print(Text(_title(report), style="italic"), soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
     for heading in ("package", "from", "to", "source"):
         table.add_column(heading, overflow="fold")
     table.add_column("size", justify="right")
@@ -81,6 +88,12 @@ def _plan(console: Console, report: RestoreReport) -> None:
         line = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
         line.rstrip()
         console.print(line, soft_wrap=True)
+
+
+def _title(report: RestoreReport) -> str:
+    """Which environment goes where: with two of them the wrong one may be active."""
+    of = f" of {printable(report.environment)}" if report.environment else ""
+    return f"restore{of} to {printable(report.reference)}"
 
 
 def _verdict(report: RestoreReport, dry_run: bool) -> str:

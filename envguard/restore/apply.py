@@ -96,6 +96,7 @@ def _stopped(outcome: Outcome, error: BaseException) -> Outcome:
     if not expected:
         raise error
     outcome.failure = _says(error)
+    outcome.hint = error.hint if isinstance(error, RestoreError) else None
     return outcome
 
 
@@ -120,7 +121,11 @@ def _prepare(
     staging = stage(plan, work.work, progress, link_mode=link_mode)
     outcome.chosen, outcome.poisoned, outcome.missing = staging.proved, staging.poisoned, staging.failed
     if staging.failed:
-        raise RestoreError(staging.failed[0].why)
+        lacking = staging.failed[0]
+        raise RestoreError(
+            f"{lacking.package}: {lacking.why}",
+            "everything is as it was before; `--fetch` downloads what a witness names by hash",
+        )
     work.write("staged")
     names = {step.name for step in plan.steps}
     coming = [item.incoming for item in staging.staged]

@@ -27,11 +27,11 @@ def _code(stamped: tuple[Code, ...], live: tuple[Code, ...]) -> Iterator[str]:
     for then in stamped:
         tree, where = now.get(then.path), shlex.quote(then.path)
         if then.commit is not None and (tree is None or tree.commit != then.commit):
-            at = f"is at {tree.commit[:12]}" if tree is not None and tree.commit else "is not a git tree here"
-            yield (
-                f"not restored: code {then.path} {at}; the reference ran {then.commit[:12]}: "
-                f"`git -C {where} checkout {then.commit}`"
+            at = (
+                f"is at {tree.commit[:12]}" if tree is not None and tree.commit else "is no git tree here, or is gone"
             )
+            how = f"`git -C {where} checkout {then.commit}`" + ("" if tree is not None else " once it lies there")
+            yield f"not restored: code {then.path} {at}; the reference ran {then.commit[:12]}: {how}"
         if then.dirty and (tree is None or tree.diff_digest != then.diff_digest):
             files = ", ".join(then.dirty_files[:4]) or "files that were not named"
             yield f"not restored: {then.path} had uncommitted edits ({files}), and no copy of them was kept"

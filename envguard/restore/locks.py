@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,12 @@ def exclusive(prefix: str, state: Path, patience_s: float = 0.0) -> Iterator[tup
     waited for.
     """
     with contextlib.ExitStack() as stack:
-        wanted = [open_state(state) / "restore.lock"]
+        try:
+            wanted = [open_state(state) / "restore.lock"]
+        except OSError as error:
+            raise RestoreError(
+                f"{state} cannot be written: {error.strerror or error}; nothing was changed", who_may(state)
+            ) from error
         if (Path(prefix) / "pyvenv.cfg").exists():
             wanted.append(Path(prefix) / ".lock")
         held = []
@@ -38,8 +44,23 @@ def exclusive(prefix: str, state: Path, patience_s: float = 0.0) -> Iterator[tup
                     "wait for it to end, and try again",
                 ) from error
             except OSError as error:
-                raise RestoreError(f"{path} cannot be locked: {error.strerror or error}") from error
+                raise RestoreError(
+                    f"{path} cannot be locked: {error.strerror or error}; nothing was changed", who_may(path)
+                ) from error
         yield tuple(held)
+
+
+def who_may(path: Path) -> str:
+    """What to do about a file or its folder that refuses this user."""
+    there = path if path.exists() else path.parent
+    owner = there.stat().st_uid if there.exists() else os.geteuid()
+    if owner == os.geteuid() or os.geteuid() == 0:
+        return f"is it mounted or marked read-only? `findmnt -T {there}` and `lsattr -d {there}` show that"
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"#{owner}"
+    return f"it belongs to {name}, who can restore it: `sudo -u {name} …`"
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 import msgspec
@@ -15,6 +16,9 @@ from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint, Package
 from envguard.restore.candidate import PLACES, Candidate
 from envguard.restore.wanted import Target, Wanted
+
+WILL_BREAK = "a requirement will be broken"
+IS_BROKEN = "a requirement is broken now"
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +79,9 @@ def make_plan(
             continue
         now, known = present.get(wanted.name), by_name.get(wanted.name, [])
         if wanted.editable is not None:
-            notes += _editable_notes(wanted, now)
+            told = _editable_notes(wanted, now, live)
+            notes += told
+            unproved += [wanted.name] if told else []
             continue
         if now is not None and now.unread:
             unknown.append(unread(now))
@@ -265,11 +271,18 @@ def _why_missing(
     return says
 
 
-def _editable_notes(wanted: Wanted, now: Package | None) -> list[str]:
+def _editable_notes(wanted: Wanted, now: Package | None, live: Fingerprint) -> list[str]:
+    gone = any((problem.kind, problem.subject) == ("source-gone", wanted.name) for problem in live.problems)
     if now is not None and now.editable == wanted.editable:
-        return []
-    where = f"git -C {wanted.editable} checkout {wanted.commit}" if wanted.commit else f"its source {wanted.editable}"
-    return [f"{wanted.name} was an editable install, which no wheel brings back: {where}"]
+        return [f"{wanted.name} is an editable install of {now.editable}, which is not there"] if gone else []
+    at = f" at commit {wanted.commit[:12]}" if wanted.commit else ""
+    is_now = "it is not installed now" if now is None else f"it is {now.version} now"
+    if now is not None and now.editable is not None:
+        is_now = f"it is one of {now.editable} now"
+    return [
+        f"{wanted.name} was an editable install of {wanted.editable}{at}, which no wheel brings back; {is_now}: "
+        f"`uv pip install --no-deps -e {shlex.quote(wanted.editable or '')}` once the source lies there"
+    ]
 
 
 def _step_notes(wanted: Wanted, found: tuple[Candidate, ...], how: str) -> list[str]:
@@ -322,8 +335,17 @@ def broken_requirements(plan: Plan, live: Fingerprint, target: Target) -> list[s
             kept.append(stamped.get(name) or _placeholder(wanted))
     after = check_requirements(msgspec.structs.replace(live, packages=tuple(kept))).unmet
     before = {(unmet.package, unmet.line) for unmet in check_requirements(live).unmet}
-    return [
-        f"a requirement will be broken: {unmet.says}" for unmet in after if (unmet.package, unmet.line) not in before
+    then = check_requirements(target.fingerprint).unmet if target.fingerprint is not None else ()
+    as_then = {(unmet.package, unmet.line) for unmet in then}
+    found = [unmet for unmet in after if (unmet.package, unmet.line) not in before]
+    notes = [f"{WILL_BREAK}: {unmet.says}" for unmet in found if (unmet.package, unmet.line) not in as_then]
+    same: dict[str, list[str]] = {}
+    for unmet in found:
+        if (unmet.package, unmet.line) in as_then:
+            same.setdefault(unmet.package, []).append(unmet.needs)
+    return notes + [
+        f"{name} lacks what it requires, as it did at {target.reference}: {some_of(needs)}"
+        for name, needs in same.items()
     ]
 
 

@@ -35,7 +35,7 @@ from envguard.restore.compile_cache import COLD, Brought, bring_back, nothing_to
 from envguard.restore.fetching import FetchFailed, fetch, index_urls
 from envguard.restore.finding import find_candidates
 from envguard.restore.locks import occupants
-from envguard.restore.plan import Plan, Step, make_plan, plan_items
+from envguard.restore.plan import IS_BROKEN, WILL_BREAK, Plan, Step, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
 from envguard.restore.wanted import Target
 from envguard.state import journal
@@ -197,10 +197,13 @@ def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> R
     """The answer, before or after the plan was carried out."""
     outcome = outcome or Outcome()
     notes = [*plan.notes, *outcome.notes, *not_restored(request)]
+    if outcome.applied:
+        notes = [note.replace(WILL_BREAK, IS_BROKEN, 1) if note.startswith(WILL_BREAK) else note for note in notes]
     if outcome.failure is not None:
         notes.append(outcome.failure)
     return RestoreReport(
         reference=request.target.reference,
+        environment=request.env.prefix,
         plan=plan_items(plan, outcome.chosen),
         missing=(*plan.missing, *outcome.missing),
         poisoned=tuple(outcome.poisoned),
@@ -321,6 +324,7 @@ def roll_back(
     will = "would be" if dry_run else "is"
     return RestoreReport(
         reference=str(found.about.get("reference", "?")),
+        environment=str(found.about["prefix"]) if "prefix" in found.about else None,
         plan=(),
         missing=(),
         poisoned=(),

@@ -171,9 +171,11 @@ def poisoned(candidate: Candidate, fault: Fault) -> Obstacle:
 def _unsound(step: Step) -> Obstacle:
     assert step.wanted is not None
     label = f"{step.name} {step.wanted.version or ''}".strip()
-    return Obstacle(
-        package=label, path=None, why=f"none of {len(step.candidates)} source(s) on this machine is sound"
+    count = len(step.candidates)
+    of_them = (
+        "its one source on this machine is not" if count == 1 else f"none of its {count} sources on this machine is"
     )
+    return Obstacle(package=label, path=None, why=f"{of_them} sound")
 
 
 def incoming_of(candidate: Candidate, files: Files) -> Incoming:

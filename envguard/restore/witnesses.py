@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
+from envguard.model.evidence import Confidence
 from envguard.restore.wanted import Target, Wanted
 from envguard.timeline.build import packages_of
 from envguard.timeline.packages import Swap
@@ -20,7 +21,9 @@ from envguard.timeline.restored import Before, Restored, changed_since, read_res
 
 def from_survey(reference: str, checkpoint: Checkpoint, survey: Survey, why_no_stamp: str) -> Target:
     """The goal that the survey's witnesses name for the moment when `checkpoint` was saved."""
-    before = changed_since(packages_of(survey).swaps, checkpoint.saved_ns, read_restored(survey.journal))
+    packages = packages_of(survey)
+    restored = read_restored(survey.journal)
+    before = changed_since(packages.swaps, checkpoint.saved_ns, restored, packages.removals)
     return from_packages(reference, checkpoint, before, why_no_stamp)
 
 
@@ -28,6 +31,7 @@ def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Befor
     """Undoes what changed after the checkpoint was saved."""
     wanted: list[Wanted] = []
     newer: list[str] = []
+    left: list[str] = []
     for item in before:
         swap = item.swap
         if item.restored is not None and item.restored.full_version is None:
@@ -36,6 +40,10 @@ def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Befor
             wanted.append(_restored(item.restored))
         elif item.mended is not None:
             wanted.append(_mended(item.mended))
+        elif item.removal is not None and item.doubt is not None:
+            left.append(f"{item.name}: {item.doubt}: it is left away")
+        elif item.removal is not None and item.removal.previous is not None:
+            wanted.append(_named(item.name, item.removal.previous, item.removal.event.confidence))
         elif swap is None:
             sure = f"{item.doubt}; no witness knows which"
             wanted.append(Wanted(name=item.name, version=None, witness="no witness", sure=sure))
@@ -47,6 +55,7 @@ def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Befor
     notes = [
         f"{reference}: {why_no_stamp}; what it ran on is told by other witnesses, and only as far as they go",
         f"packages that no witness saw change since {clock.local(since)} are left as they are",
+        *left,
     ]
     return Target(
         reference=reference,
@@ -97,10 +106,13 @@ def _wanted(swap: Swap) -> Wanted:
     name = swap.event.subject
     if not swap.previous:
         return Wanted(name=name, version=None, witness="no witness", sure=f"{swap.was_there}; no witness knows which")
-    best = swap.previous[0]
+    return _named(name, swap.previous[0], swap.event.confidence, also_named(swap.previous))
+
+
+def _named(name: str, best: Previous, confidence: Confidence, others: Iterable[str] = ()) -> Wanted:
     proofs = "; ".join(f"{item.witness} {item.path} {item.field} = {item.value}" for item in best.evidence[:3])
-    others = ", ".join(also_named(swap.previous))
-    sure = f"{swap.event.confidence}: {proofs}" + (f" (also named: {others})" if others else "")
+    also = ", ".join(others)
+    sure = f"{confidence}: {proofs}" + (f" (also named: {also})" if also else "")
     return Wanted(
         name=name,
         # Without a build the archive is found by the version in its dist-info, which is the declared one.

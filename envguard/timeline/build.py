@@ -16,7 +16,10 @@ from envguard.timeline import code_events, log_events, run_findings, system_even
 from envguard.timeline import findings as finding
 from envguard.timeline.cache_clearings import clearing_events
 from envguard.timeline.clock import FUTURE_S, weigh
+from envguard.timeline.code_findings import code_findings
+from envguard.timeline.elsewhere_findings import elsewhere_findings
 from envguard.timeline.events import checkpoint_events, checkpoint_view, stale_events
+from envguard.timeline.foundation import Foundation, foundation_findings, read_foundation
 from envguard.timeline.happening import end_of, in_order, start_of
 from envguard.timeline.hints import read_hints
 from envguard.timeline.inferred import inferred_swaps
@@ -24,6 +27,9 @@ from envguard.timeline.log_events import RateChange
 from envguard.timeline.lost_events import Loss, read_losses
 from envguard.timeline.lost_findings import Asked, loss_findings, sound_in
 from envguard.timeline.packages import Packages, read_packages
+from envguard.timeline.previous import Sighting
+from envguard.timeline.records import read_records
+from envguard.timeline.removal_findings import removal_findings
 from envguard.timeline.requirements import Graph, build_graph
 from envguard.timeline.restored import read_restored
 from envguard.timeline.sightings import read_sightings
@@ -57,6 +63,7 @@ class Understood:
     events: tuple[Event, ...]
     changes: tuple[RateChange, ...]
     losses: tuple[Loss, ...]
+    foundation: Foundation
     unknown: tuple[Unknown, ...]
 
 
@@ -68,20 +75,35 @@ def _requirements(survey: Survey) -> Graph:
 
 def packages_of(survey: Survey) -> Packages:
     """Install runs and swaps, by every witness of the survey."""
-    graph = _requirements(survey)
-    hints = read_hints(survey.installs, survey.processes, survey.pycs)
-    return read_packages(survey.installs, graph, survey.archive_uses, read_sightings(survey), hints)
+    return _packages(survey, _requirements(survey), read_sightings(survey))
+
+
+def _packages(survey: Survey, graph: Graph, sightings: tuple[Sighting, ...]) -> Packages:
+    # Where a folder of packages could not be listed, what is not found there need not be gone.
+    whole = not survey.distributions.unknown
+    return read_packages(
+        survey.installs,
+        graph,
+        survey.archive_uses,
+        sightings,
+        read_hints(survey.installs, survey.processes, survey.pycs),
+        read_records(survey),
+        read_restored(survey.journal),
+        int(survey.machine.now * clock.NS) if whole else None,
+        survey.made_ns,
+    )
 
 
 def understand(survey: Survey) -> Understood:
     """Every event of every witness, in order, each once."""
     graph = _requirements(survey)
     sightings = read_sightings(survey)
-    hints = read_hints(survey.installs, survey.processes, survey.pycs)
-    packages = read_packages(survey.installs, graph, survey.archive_uses, sightings, hints)
+    packages = _packages(survey, graph, sightings)
     events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
     losses = read_losses(survey.lost, survey.installs, sightings, survey.stamps, packages.events, survey.machine.now)
     events += [loss.event for loss in losses]
+    foundation = read_foundation(survey, read_records(survey))
+    events += foundation.events
     events += checkpoint_events(survey.checkpoints.found)
     events += stale_events(survey.processes, packages.swaps, survey.env.site, survey.machine.now)
     changes: list[RateChange] = []
@@ -96,7 +118,7 @@ def understand(survey: Survey) -> Understood:
     events += _other_events(survey)
     weighed = weigh(events, survey.boots.steps, survey.machine.now)
     ordered = in_order({event.id: event for event in weighed}.values())
-    return Understood(packages, ordered, tuple(changes), losses, tuple(graph.unknown))
+    return Understood(packages, ordered, tuple(changes), losses, foundation, tuple(graph.unknown))
 
 
 def _other_events(survey: Survey) -> Iterable[Event]:
@@ -156,11 +178,13 @@ def _no_stamp(survey: Survey, checkpoint: Checkpoint | None) -> tuple[Unknown, .
 
 def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[finding.Draft]:
     since, until = bounds.start, bounds.until
-    told = read_restored(survey.journal)
     of_checkpoint = bounds.checkpoint
     ref = short_name(of_checkpoint, survey.checkpoints.found) if of_checkpoint is not None else None
-    drafts = finding.swap_findings(known.packages, known.events, of_checkpoint, saved, since, told, ref)
-    drafts += finding.removal_findings(known.packages, bounds.checkpoint, saved, since)
+    drafts = elsewhere_findings(survey, of_checkpoint, saved)
+    drafts += foundation_findings(known.foundation, of_checkpoint, saved, since, ref)
+    drafts += finding.swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref)
+    told = {swap.group.id for swap in known.packages.swaps if finding.counts(swap)}
+    drafts += removal_findings(known.packages, of_checkpoint, saved, since, told)
     if known.losses:
         drafts += loss_findings(known.losses, known.events, _asked(survey, known, bounds, saved, ref))
     drafts += finding.stale_findings(known.events)
@@ -171,6 +195,9 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     drafts += run_findings.loss_findings(survey.train_logs, known.events, since)
     own = {loss.event.id for loss in known.losses}  # what was emptied has a finding of its own, and is no edit
     drafts += finding.edit_findings([event for event in known.events if event.id not in own], since)
+    stamp = _stamp_of(survey, of_checkpoint) if of_checkpoint is not None else None
+    stamped = stamp.fingerprint if stamp is not None and stamp.counts and stamp.path not in survey.elsewhere else None
+    drafts += code_findings(survey.git, known.events, of_checkpoint, stamped, saved, ref)
     if until is not None:
         drafts = [draft for draft in drafts if not draft.events or start_of(draft.events[-1]) <= until]
     if bounds.kinds:

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
+from envguard.fingerprint.rules import takes_part
 from envguard.model.event import Event, Finding, PackageChange, PreviousBuild, Requirement, Transaction
 from envguard.model.identity import is_id
 from envguard.timeline.events import is_copy
 from envguard.timeline.happening import end_of, start_of
 from envguard.timeline.packages import Packages, Swap
-from envguard.timeline.restored import Restored, maker
+from envguard.timeline.restored import Restored
+from envguard.timeline.transactions import Group
 
+FILLS_NS = 600 * clock.NS
+"""How long after the making of a venv the run that fills it may begin."""
 STACK = ("torch", "triton", "pytorch-triton", "torchvision", "torchaudio", "flash-attn", "xformers", "transformers")
 """Packages whose swap changes numbers, kernels or memory, most telling first; nvidia-* come with torch."""
 
@@ -46,11 +50,41 @@ class Draft:
     caveats: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Beneath:
+    """What changed under the packages of a run: the swap of Python that they go with, and when the venv was made."""
+
+    python: Event | None
+    made_anew_ns: int | None
+
+    def anew(self, group: Group) -> int | None:
+        """When the environment was made anew, where this run was the first to fill it."""
+        made = self.made_anew_ns
+        return made if made is not None and 0 <= group.start_ns - made <= FILLS_NS else None
+
+
+def _python_then(group: Group, events: Sequence[Event]) -> Event | None:
+    """The swap of Python that the first run after it goes with."""
+    swaps = (event for event in events if (event.kind, event.subject) == ("package.replaced", "python"))
+    for event in swaps:
+        first, last = start_of(event) * clock.NS - FILLS_NS, end_of(event) * clock.NS + FILLS_NS
+        if first <= group.start_ns <= last and not is_patch(event):
+            return event
+    return None
+
+
+def is_patch(event: Event) -> bool:
+    """Whether a swap of Python is of patch releases, which take the same wheels."""
+    return event.from_ is not None and event.to is not None and event.from_.split(".")[:2] == event.to.split(".")[:2]
+
+
 def importance(name: str) -> int:
     """A place in the order of packages by what their swap does to a run."""
     if name in STACK:
         return STACK.index(name)
-    return len(STACK) if name.startswith("nvidia-") else len(STACK) + 1
+    if name.startswith("nvidia-"):
+        return len(STACK)
+    return len(STACK) + (1 if takes_part(name) else 2)
 
 
 def swap_findings(
@@ -59,7 +93,6 @@ def swap_findings(
     checkpoint: Checkpoint | None,
     saved: Event | None,
     since: float | None,
-    restored: Sequence[Restored] = (),
     ref: str | None = None,
 ) -> list[Draft]:
     """One finding a run that replaced or removed packages; after `since` (s), where it is given. `ref` is what names
@@ -68,12 +101,12 @@ def swap_findings(
     for group in packages.groups:
         if since is not None and group.end_ns < since * clock.NS:
             continue
-        swaps = [swap for swap in packages.swaps if swap.group is group and _counts(swap)]
+        swaps = [swap for swap in packages.swaps if swap.group is group and counts(swap)]
         run = packages.transaction(group.id)
         if not swaps or run is None:
             continue
         swaps.sort(key=lambda swap: (importance(swap.change.name), swap.change.name))
-        own = maker(swaps[0], restored)
+        own = swaps[0].own
         if own is not None:
             drafts.append(_restore_finding(swaps, own, checkpoint, saved))
             continue
@@ -81,7 +114,8 @@ def swap_findings(
             event for event in packages.events if event.transaction == group.id and event.kind == "package.removed"
         ]
         earlier = _replaced_before(swaps[0], events, checkpoint)
-        drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved, earlier, ref))
+        beneath = Beneath(_python_then(group, events), packages.made_anew_ns)
+        drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved, earlier, ref, beneath))
     return drafts
 
 
@@ -105,13 +139,15 @@ def _restore_finding(swaps: list[Swap], own: Restored, checkpoint: Checkpoint | 
         f"{lead.change.name} was brought back by envguard",
         " ".join(says),
         (*([saved] if saved is not None else []), *(swap.event for swap in swaps)),
-        (f"packages that came later stayed: `envguard diff {own.reference}` shows what still differs",),
+        (f"what came later stays without --exact: `envguard diff {own.reference}` shows what still differs",),
     )
 
 
-def _counts(swap: Swap) -> bool:
+def counts(swap: Swap) -> bool:
     """Whether a swap is worth a finding. That something older asks for a package does not prove that it was there
     (`--no-deps`): without a version to name, only the stack's own packages are worth the reader's time."""
+    if swap.own is not None:
+        return True
     known = bool(swap.previous) or swap.install.survived is not None or importance(swap.change.name) <= len(STACK)
     return swap.event.kind == "package.replaced" and known
 
@@ -157,13 +193,24 @@ def _swap_finding(
     saved: Event | None,
     earlier: Event | None,
     ref: str | None,
+    beneath: Beneath,
 ) -> Draft:
     lead = swaps[0]
     title = gap(lead, checkpoint) if checkpoint is not None else f"{lead.change.name} replaced"
-    parts = [f"{lead.change.name} {lead.change.from_ or '(version unknown)'} → {lead.change.to} in one {_tool(run)}"]
+    parts = [f"{_told(lead)} in one {_tool(run)}"]
     parts[0] += f" that was asked for {_names(run.roots)}." if run.roots else "."
-    parts.append(why(lead.change, run))
-    others = [f"{swap.change.name} {swap.change.from_ or '?'} → {swap.change.to}" for swap in swaps[1:]]
+    anew = beneath.anew(lead.group)
+    if anew is not None:
+        parts.append(f"The environment was made anew just before, at {clock.iso_ns(anew)}.")
+    if beneath.python is None:
+        parts.append(why(lead.change, run))
+        if lead.locked is not None and not lead.change.forced_by:
+            lock = lead.locked.evidence[0].path
+            written = f", last written at {clock.iso_ns(lead.locked.time_ns)}," if lead.locked.time_ns else ""
+            parts.append(f"{lock}{written} names {lead.change.to}.")
+    else:
+        parts.append(f"It goes with Python {beneath.python.from_} → {beneath.python.to}, for which it was built.")
+    others = [_told(swap) for swap in swaps[1:]]
     if others:
         parts.append(f"Replaced with it: {', '.join(others[:6])}{_more(others, 6)}.")
     parts += _removed_with_it(gone)
@@ -173,7 +220,7 @@ def _swap_finding(
             parts.append(f"{checkpoint.name} was saved before that: it is clean, made with the old build.")
         events.insert(0, saved)
     # Where it was replaced twice, the build that this run took away need not be the checkpoint's.
-    parts += _build_before(lead, ref if earlier is None else None)
+    parts += _build_before(lead, ref if earlier is None else None, beneath.python)
     caveats = _caveats(lead, checkpoint)
     if checkpoint is not None and earlier is not None:
         told = f"{earlier.from_ or '?'} → {earlier.to or '?'}"
@@ -194,7 +241,14 @@ def _swap_finding(
     )
 
 
-def _build_before(lead: Swap, ref: str | None) -> list[str]:
+def _told(swap: Swap) -> str:
+    change = swap.change
+    if change.from_ is not None and change.from_ == change.to:
+        return f"{change.name} {change.to} → another build of that version"
+    return f"{change.name} {change.from_ or '(version unknown)'} → {change.to}"
+
+
+def _build_before(lead: Swap, ref: str | None, python: Event | None) -> list[str]:
     """Where the build before is still known from, and whether it can be brought back."""
     if not lead.change.previous:
         return []
@@ -205,6 +259,10 @@ def _build_before(lead: Swap, ref: str | None) -> list[str]:
     # That it lies in the cache is said by the sentence after, where it was removed from here, too.
     told = [name for name in best.witnesses if name != "cache" or "removal" not in best.witnesses]
     known = f"The old build{about} is known from {_listed(tuple(WITNESS[name] for name in told))}."
+    if python is not None:
+        return [known, f"It is a build for Python {python.from_}, and this environment cannot take it back."]
+    if lead.install.editable:
+        return [known, "It is an editable install, which no restore brings back: its source is what counts."]
     if best.restorable is None:
         return [known, "No copy of it is in a uv cache that was seen."]
     return [known, f"A copy lies in {best.restorable} and can be restored: {_way_back(best, ref)}."]
@@ -246,6 +304,9 @@ def why(change: PackageChange, run: Transaction) -> str:
         return f"Which version was there is not known, so whether {asked} forced the swap cannot be told."
     if change.forced_by:
         return f"Forced by {_lines(change.forced_by)}, which {change.from_} does not meet."
+    if change.allowed_by and all("extra ==" in item.requires for item in change.allowed_by):
+        asked = _lines(change.allowed_by)
+        return f"No requirement forced it: {asked} counts for an extra alone, and {change.from_} meets it too."
     if change.allowed_by:
         asked = _lines(change.allowed_by)
         return (
@@ -292,31 +353,6 @@ def stale_findings(events: tuple[Event, ...]) -> list[Draft]:
     )
     caveat = "known from the libraries that are loaded: a module that is imported only now comes from the new install"
     return [Draft((1, 0.0), title, says, tuple(stale), (caveat,))]
-
-
-def removal_findings(
-    packages: Packages, checkpoint: Checkpoint | None, saved: Event | None, since: float | None
-) -> list[Draft]:
-    """Packages that were taken out in no run that replaced others: no install on disk shows it."""
-    drafts = []
-    told = {swap.group.id for swap in packages.swaps if _counts(swap)}
-    for event in packages.events:
-        if event.kind != "package.removed" or event.transaction in told:
-            continue
-        if since is not None and end_of(event) < since:
-            continue
-        title = f"{event.subject} removed"
-        if checkpoint is not None:
-            title += f" {clock.span(start_of(event) - checkpoint.saved_ns / clock.NS)} after {checkpoint.name}"
-        weak = event.confidence == "weak"
-        caveats = (
-            "another environment may share the cache, and have lost it instead"
-            if weak
-            else "a chmod or chown inside the cache leaves the same trace",
-        )
-        events = (event,) if saved is None else (saved, event)
-        drafts.append(Draft((0, importance(event.subject) + 0.5), title, f"{event.summary}.", events, caveats))
-    return drafts
 
 
 def driver_findings(mismatch: str | None, events: Sequence[Event]) -> list[Draft]:

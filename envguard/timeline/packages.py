@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envguard import clock
 from envguard.acquire.packages.archive_uses import ArchiveUse
@@ -14,8 +14,10 @@ from envguard.timeline import transactions as runs
 from envguard.timeline.happening import make_event
 from envguard.timeline.hints import Hints
 from envguard.timeline.previous import Previous, Sighting, previous_builds, sightings_of_cache
-from envguard.timeline.removals import lone_removals, seen_here
+from envguard.timeline.records import Record
+from envguard.timeline.removals import Known, Removal, read_removals
 from envguard.timeline.requirements import Graph
+from envguard.timeline.restored import Restored, maker
 from envguard.timeline.transactions import Group, Version
 
 UNPACK_NS = 120 * clock.NS
@@ -35,6 +37,10 @@ class Swap:
     """Why an earlier version must have been there although none is known by number."""
     twins: tuple[str, ...] = ()
     """Where other builds lie that bear the version of the build before: not what was there."""
+    locked: Sighting | None = None
+    """A lock file's word that is no newer than the run and names what came."""
+    own: Restored | None = None
+    """The restore of envguard's own that installed it."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,9 @@ class Packages:
     transactions: tuple[Transaction, ...]
     swaps: tuple[Swap, ...]
     groups: tuple[Group, ...] = field(default=())
+    removals: tuple[Removal, ...] = ()
+    made_anew_ns: int | None = None
+    """When pyvenv.cfg was written, of an environment that a record knows to be older."""
 
     def transaction(self, identity: str | None) -> Transaction | None:
         return next((run for run in self.transactions if run.id == identity), None)
@@ -56,12 +65,20 @@ def read_packages(
     uses: tuple[ArchiveUse, ...],
     sightings: Iterable[Sighting],
     hints: Hints | None = None,
+    records: tuple[Record, ...] = (),
+    restored: tuple[Restored, ...] = (),
+    now_ns: int | None = None,
+    made_ns: int | None = None,
 ) -> Packages:
-    """From dated installs, the cache and other sightings to runs and package events."""
+    """From dated installs, the cache, other sightings and envguard's own restores to runs and package events.
+
+    `now_ns` is when the installs were read, None where they could not all be; `made_ns` when pyvenv.cfg was written.
+    """
     sightings = tuple(sightings)
     groups = runs.group_installs(installs, graph, _removal_times(installs, uses))
-    known = (*sightings, *sightings_of_cache(uses, groups))
-    current = {install.name: install for install in reversed(installs)}
+    older = made_ns is None or any(record.time_ns < made_ns for record in records)
+    known = (*sightings, *sightings_of_cache(uses, groups, None if older else made_ns))
+    gone = read_removals(Known(installs, uses, groups, graph, sightings, records, restored, now_ns))
     events: list[Event] = []
     swaps: list[Swap] = []
     told: list[Transaction] = []
@@ -70,15 +87,39 @@ def read_packages(
         changes = []
         for install in group.installs:
             swap = _swap(install, group, groups, roots, graph, known, installs, hints or Hints())
+            own = maker(swap, restored)
+            swap = swap if own is None else _brought_back(swap, own)
             swaps.append(swap)
             events.append(swap.event)
             changes.append(swap.change)
-        gone = _removed(group, uses, current, sightings)
-        events += gone
-        changes += [PackageChange(name=event.subject, from_=event.from_, to=None) for event in gone]
+        changes += [
+            PackageChange(name=item.event.subject, from_=item.event.from_, to=None)
+            for item in gone
+            if item.event.transaction == group.id
+        ]
         told.append(runs.transaction_of(group, tuple(changes), roots))
-    events += lone_removals(installs, uses, groups, graph, sightings)
-    return Packages(tuple(events), tuple(told), tuple(swaps), groups)
+    events += [item.event for item in gone]
+    anew = made_ns if made_ns is not None and older else None
+    return Packages(tuple(events), tuple(told), tuple(swaps), groups, gone, anew)
+
+
+def _brought_back(swap: Swap, own: Restored) -> Swap:
+    """An install of envguard's own: its journal says what it took away, which no look at the cache says as well."""
+    was, now = own.was, own.full_version or swap.change.to or "?"
+    what = f"{was} → {now}" if was is not None and was != now else now
+    event = make_event(
+        "package.replaced" if was is not None else "package.installed",
+        swap.event.subject,
+        # A restore keeps the folders of what it replaces: the install seems to begin with theirs.
+        swap.install.end_ns,
+        None,
+        f"{swap.event.subject} {what} brought back by `envguard restore {own.reference}`",
+        (*swap.install.evidence, own.proof),
+        from_=was,
+        to=swap.event.to,
+        transaction=swap.event.transaction,
+    )
+    return replace(swap, event=event, own=own)
 
 
 def _removal_times(installs: tuple[Install, ...], uses: tuple[ArchiveUse, ...]) -> dict[str, list[int]]:
@@ -129,7 +170,16 @@ def _swap(
         to=new.full,
         transaction=group.id,
     )
-    return Swap(event, install, change, group, candidates, was_there, _twins(install.name, before, known))
+    locked = next((item for item in known if _names(item, install, group)), None)
+    return Swap(event, install, change, group, candidates, was_there, _twins(install.name, before, known), locked)
+
+
+def _names(item: Sighting, install: Install, group: Group) -> bool:
+    return (
+        (item.source, item.name, item.version.declared) == ("lock-file", install.name, install.version)
+        and item.time_ns is not None
+        and item.time_ns <= group.end_ns
+    )
 
 
 def _twins(name: str, before: Previous | None, known: tuple[Sighting, ...]) -> tuple[str, ...]:
@@ -192,37 +242,3 @@ def _summary(install: Install, old: Version | None, new: Version, kind: str) -> 
     else:
         text = f"{install.name} {new.full} installed{by}"
     return f"{text} ({install.doubt})" if install.doubt else text
-
-
-def _removed(
-    group: Group, uses: tuple[ArchiveUse, ...], current: dict[str, Install], sightings: tuple[Sighting, ...]
-) -> list[Event]:
-    """Packages that were unlinked while the run was at work and are not there any more."""
-    events = []
-    for removal in runs.removals_of(group, uses, current):
-        use = removal.use
-        if use.archive.name in current:
-            continue
-        proof = Evidence(
-            witness="uv-cache",
-            path=removal.use.sample or use.archive.path,
-            field="ctime",
-            value=f"{clock.iso_ns(removal.time_ns)} (nlink {use.nlink}: unlinked while the run was at work)",
-        )
-        # Another environment that shares the cache may have lost it in the same second.
-        here = seen_here(use, sightings) is not None
-        where = "" if here else ", here or from another environment that shares the cache"
-        events.append(
-            make_event(
-                "package.removed",
-                use.archive.name,
-                removal.time_ns,
-                None,
-                f"{use.archive.name} {use.full_version} removed{where}",
-                [proof],
-                from_=use.full_version,
-                transaction=group.id,
-                best="strong" if here else "weak",
-            )
-        )
-    return events

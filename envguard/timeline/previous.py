@@ -128,8 +128,8 @@ def _proves(sighting: Sighting) -> tuple[int, int]:
     return RANKS[sighting.source], -(sighting.time_ns or 0)
 
 
-def sighting_of_removal(use: ArchiveUse, group: Group) -> Sighting:
-    """The build whose archive was unlinked while the run was at work."""
+def sighting_of_removal(use: ArchiveUse) -> Sighting:
+    """The build whose archive was unlinked from here."""
     assert use.last_link_change_ns is not None
     assert use.sample is not None
     alone = use.nlink == 1
@@ -150,8 +150,14 @@ def sighting_of_removal(use: ArchiveUse, group: Group) -> Sighting:
     return _of_use(use, "removal", use.last_link_change_ns, tuple(evidence), "strong")
 
 
-def sightings_of_cache(uses: Iterable[ArchiveUse], groups: tuple[Group, ...]) -> Iterable[Sighting]:
-    """What the uv cache knows: removals, archives that processes still map, and builds that merely lie there."""
+def sightings_of_cache(
+    uses: Iterable[ArchiveUse], groups: tuple[Group, ...], first_ns: int | None = None
+) -> Iterable[Sighting]:
+    """What the uv cache knows: removals, archives that processes still map, and builds that merely lie there.
+
+    `first_ns` is when the environment came to be, None where it may be older than its pyvenv.cfg: what another one
+    that still holds an archive did before that is no removal from here.
+    """
     for use in uses:
         for pid, file in use.mapped_by:
             proof = Evidence(
@@ -159,11 +165,13 @@ def sightings_of_cache(uses: Iterable[ArchiveUse], groups: tuple[Group, ...]) ->
             )
             yield _of_use(use, "process", None, (proof,), "strong")
         at = use.last_link_change_ns
+        if at is not None and first_ns is not None and at < first_ns and (use.nlink or 0) > 1:
+            at = None
         removed = at is not None and any(use.archive.name in group.names and group.covers(at) for group in groups)
         if removed:
             for group in groups:
                 if at is not None and use.archive.name in group.names and group.covers(at):
-                    yield sighting_of_removal(use, group)
+                    yield sighting_of_removal(use)
         else:
             proof = Evidence(
                 witness="uv-cache",

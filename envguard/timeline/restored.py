@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from envguard import clock
 from envguard.acquire.runs.own_records import Entry
 from envguard.model.evidence import Evidence
-from envguard.timeline.packages import Swap
+
+if TYPE_CHECKING:
+    from envguard.timeline.packages import Swap
+    from envguard.timeline.removals import Removal
 
 SAME_MOMENT_NS = clock.NS // 1000
 """A saving time goes through ISO text to the microsecond."""
@@ -43,13 +47,14 @@ class Restored:
 
 @dataclass(frozen=True)
 class Before:
-    """What is to be said of one package at a moment: a restore's word, a swap after it, the version that a restore
-    mended (`mended`: it was there, in which build nobody wrote down), or only a doubt."""
+    """What is to be said of one package at a moment: a restore's word, a swap or a removal after it, the version that
+    a restore mended (`mended`: it was there, in which build nobody wrote down), or only a doubt."""
 
     name: str
     restored: Restored | None = None
     swap: Swap | None = None
     mended: Restored | None = None
+    removal: Removal | None = None
     doubt: str | None = None
 
 
@@ -97,7 +102,9 @@ def _ns(text: str | None) -> int | None:
         return None
 
 
-def changed_since(swaps: Iterable[Swap], saved_ns: int, restored: Iterable[Restored]) -> tuple[Before, ...]:
+def changed_since(
+    swaps: Iterable[Swap], saved_ns: int, restored: Iterable[Restored], removals: Iterable[Removal] = ()
+) -> tuple[Before, ...]:
     """What tells of each package at `saved_ns`: of several swaps the first one after it counts."""
     told = tuple(restored)
     found: dict[str, Before] = {}
@@ -114,7 +121,20 @@ def changed_since(swaps: Iterable[Swap], saved_ns: int, restored: Iterable[Resto
         before = _of_swap(swap, saved_ns, told)
         if before is not None:
             found[name] = before
+    for removal in removals:
+        name = removal.event.subject
+        if removal.previous is not None and name not in found and removal.until_ns > saved_ns:
+            found[name] = _of_removal(removal, removal.previous.version.full, saved_ns)
     return tuple(found.values())
+
+
+def _of_removal(removal: Removal, version: str, saved_ns: int) -> Before:
+    """What is gone now was there then, unless nobody knows whether it went before that moment or after it."""
+    name = removal.event.subject
+    if removal.since_ns <= saved_ns and not removal.dated:
+        doubt = f"{version} was here before and is not any more, and whether it went before that moment is not known"
+        return Before(name, removal=removal, doubt=doubt)
+    return Before(name, removal=removal)
 
 
 def _of_swap(swap: Swap, saved_ns: int, told: tuple[Restored, ...]) -> Before | None:

@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
-from envguard import clock
 from envguard.acquire.packages.pip_logs import PipStep
 from envguard.acquire.project.watched_files import Watched
-from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
 from envguard.errors import InputError
 from envguard.fingerprint.lock import parse_lock
 from envguard.model.evidence import Evidence
-from envguard.model.fingerprint import Fingerprint
 from envguard.timeline.previous import Sighting
+from envguard.timeline.records import Record, read_records, sightings_of
 from envguard.timeline.transactions import Version
 
 
 def read_sightings(survey: Survey) -> tuple[Sighting, ...]:
     """Everything that names a version with a time; what the uv cache knows comes with the install runs."""
+    recorded = read_records(survey)
     return (
-        *_stamps(survey.stamps),
-        *_journal(survey),
+        *_of_records(recorded, "stamp"),
+        *_of_records(recorded, "journal"),
         *_wandb(survey),
         *_written_by(survey),
         *pip_sightings(survey.pip_steps),
@@ -34,47 +31,10 @@ def read_sightings(survey: Survey) -> tuple[Sighting, ...]:
     )
 
 
-def _of_fingerprint(fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence) -> Iterable[Sighting]:
-    torch = fingerprint.torch
-    seen: set[str] = set()
-    for package in fingerprint.packages:
-        if package.version is None or package.name in seen:
-            continue
-        seen.add(package.name)  # the first of a name is the one that import picked
-        is_torch = package.name == "torch" and torch is not None
-        full = (torch.version if is_torch and torch is not None else None) or package.version
-        yield Sighting(
-            name=package.name,
-            version=Version(package.version, full),
-            time_ns=time_ns,
-            source=source,
-            evidence=(proof,),
-            build=package.build,
-            cuda=torch.cuda if is_torch and torch is not None else None,
-            git_version=torch.git_version if is_torch and torch is not None else None,
-        )
-
-
-def _stamps(stamps: Iterable[Stamp]) -> Iterable[Sighting]:
-    for stamp in stamps:
-        if stamp.counts and stamp.fingerprint is not None:
-            proof = Evidence(witness="stamp", path=stamp.path, field="packages", value=stamp.fingerprint.id)
-            yield from _of_fingerprint(stamp.fingerprint, stamp.checkpoint.saved_ns, "stamp", proof)
-
-
-def _journal(survey: Survey) -> Iterable[Sighting]:
-    for entry in survey.journal:
-        raw = entry.fields.get("fingerprint")
-        if entry.kind != "snapshot" or not isinstance(raw, dict):
-            continue
-        try:
-            fingerprint = msgspec.convert(raw, Fingerprint)
-            time_ns = clock.nanoseconds(fingerprint.taken_at)
-        except (msgspec.ValidationError, ValueError):
-            continue  # of a version that this one does not read
-        if fingerprint.python.prefix == survey.env.prefix:
-            proof = Evidence(witness="journal", path=entry.path, field=f"line {entry.line}", value=fingerprint.id)
-            yield from _of_fingerprint(fingerprint, time_ns, "journal", proof)
+def _of_records(records: Iterable[Record], source: str) -> Iterable[Sighting]:
+    for record in records:
+        if record.proof.witness == source:
+            yield from sightings_of(record.fingerprint, record.time_ns, source, record.proof)
 
 
 def _wandb(survey: Survey) -> Iterable[Sighting]:

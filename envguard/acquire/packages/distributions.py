@@ -340,6 +340,17 @@ def path_of_url(url: str) -> str:
     return urllib.parse.unquote(urllib.parse.urlsplit(url).path, errors="surrogateescape") or url
 
 
+def source_gone(dist: Distribution) -> bool:
+    """Whether the source that an editable install points to is not there any more: whatever imports it fails. One
+    that cannot be seen is not said to be gone."""
+    if dist.editable is None or dist.host is None:
+        return False
+    try:
+        return dist.host.find(dist.editable) is None
+    except OSError:
+        return False
+
+
 def _is_editable_pth(file: str) -> bool:
     name = posixpath.basename(file)
     return name.startswith(("__editable__", "_")) or name == "easy-install.pth"

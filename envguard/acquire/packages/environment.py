@@ -188,6 +188,11 @@ def _is_tool(host: Host, prefix: str) -> bool:
     return any(_find(host, f"{prefix}/{name}") is not None for name in ("uv-receipt.toml", "pipx_metadata.json"))
 
 
+def is_environment(host: Host, prefix: str) -> bool:
+    """Whether a Python environment lies there."""
+    return _prefix_kind(host, prefix) is not None
+
+
 def _prefix_kind(host: Host, prefix: str) -> Kind | None:
     if _find(host, f"{prefix}/pyvenv.cfg") is not None:
         return "venv"

@@ -62,6 +62,8 @@ def read_git_history(host: Host, folder: str) -> tuple[GitHistory | None, list[U
     """The history of the work tree around `folder`; None where there is none."""
     unknown: list[Unknown] = []
     try:
+        if host.find(folder) is None:
+            return None, []  # what is not there has no history; whoever needs it says that it is gone
         top = host.query(("git", "-C", folder, "rev-parse", "--show-toplevel"))
     except OSError as error:
         return None, [Unknown(f"git history of {folder}", f"git cannot be asked: {error.strerror or error}")]

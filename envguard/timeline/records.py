@@ -1,0 +1,93 @@
+"""Whole lists of what was installed, by stamps and the journal: the one witness of what was *not* there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from envguard import clock
+from envguard.acquire.survey import Survey
+from envguard.model.evidence import Evidence
+from envguard.model.fingerprint import Fingerprint
+from envguard.timeline.previous import Sighting
+from envguard.timeline.transactions import Version
+
+
+@dataclass(frozen=True)
+class Record:
+    """One fingerprint of this environment at a moment (ns): its packages by name, and its Python."""
+
+    time_ns: int
+    fingerprint: Fingerprint
+    proof: Evidence
+    there: Mapping[str, Sighting]
+    """What lay in the environment's own folders: what PYTHONPATH added is not its own."""
+
+    @property
+    def python(self) -> str | None:
+        return self.fingerprint.python.version
+
+
+def read_records(survey: Survey) -> tuple[Record, ...]:
+    """The stamps and snapshots of this environment, in the order of their times."""
+    return tuple(sorted((*_stamps(survey), *_journal(survey)), key=lambda record: record.time_ns))
+
+
+def _stamps(survey: Survey) -> Iterator[Record]:
+    for stamp in survey.stamps:
+        if stamp.counts and stamp.fingerprint is not None and stamp.path not in survey.elsewhere:
+            proof = Evidence(witness="stamp", path=stamp.path, field="packages", value=stamp.fingerprint.id)
+            yield _record(stamp.fingerprint, stamp.checkpoint.saved_ns, "stamp", proof)
+
+
+def _journal(survey: Survey) -> Iterator[Record]:
+    for entry in survey.journal:
+        raw = entry.fields.get("fingerprint")
+        if entry.kind != "snapshot" or not isinstance(raw, dict):
+            continue
+        try:
+            fingerprint = msgspec.convert(raw, Fingerprint)
+            time_ns = clock.nanoseconds(fingerprint.taken_at)
+        except (msgspec.ValidationError, ValueError):
+            continue  # of a version that this one does not read
+        if fingerprint.python.prefix == survey.env.prefix:
+            proof = Evidence(witness="journal", path=entry.path, field=f"line {entry.line}", value=fingerprint.id)
+            yield _record(fingerprint, time_ns, "journal", proof)
+
+
+def _record(fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence) -> Record:
+    prefix = f"{fingerprint.python.prefix}/"
+    # What a process had loaded may have been gone from disk by the time at which it stamped.
+    passing = {item.what for item in fingerprint.diverged or ()}
+    own = {item.name for item in fingerprint.packages if item.location.startswith(prefix)} - passing
+    seen = sightings_of(fingerprint, time_ns, source, proof)
+    return Record(time_ns, fingerprint, proof, {item.name: item for item in seen if item.name in own})
+
+
+def sightings_of(fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence) -> Iterator[Sighting]:
+    """Each package of a fingerprint once: the first of a name is the one that import picked."""
+    torch = fingerprint.torch
+    seen: set[str] = set()
+    for package in fingerprint.packages:
+        if package.version is None or package.name in seen:
+            continue
+        seen.add(package.name)
+        is_torch = package.name == "torch" and torch is not None
+        full = (torch.version if is_torch and torch is not None else None) or package.version
+        yield Sighting(
+            name=package.name,
+            version=Version(package.version, full),
+            time_ns=time_ns,
+            source=source,
+            evidence=(proof,),
+            build=package.build,
+            cuda=torch.cuda if is_torch and torch is not None else None,
+            git_version=torch.git_version if is_torch and torch is not None else None,
+        )
+
+
+def record_at(records: Iterable[Record], moment_ns: int) -> Record | None:
+    """The last record up to a moment."""
+    return next((record for record in reversed(tuple(records)) if record.time_ns <= moment_ns), None)
