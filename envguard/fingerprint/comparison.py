@@ -119,15 +119,12 @@ def builds_in_caches(config: Config) -> Mapping[str, str]:
 def known_at(reference: Reference, request: Request) -> tuple[Known, ...]:
     """What this machine's witnesses still know of the packages when a checkpoint was saved."""
     from envguard.acquire.survey import survey
-    from envguard.timeline.build import packages_of
-    from envguard.timeline.restored import changed_since, read_restored
+    from envguard.timeline.build import told_at
 
     if reference.checkpoint is None:
         return ()
     seen = survey(LiveHost(), request)
-    restored, packages = read_restored(seen.journal), packages_of(seen)
-    saved_ns = reference.checkpoint.saved_ns
-    found = known_before(changed_since(packages.swaps, saved_ns, restored, packages.removals))
+    found = known_before(told_at(seen, reference.checkpoint.saved_ns))
     for written in seen.written_by:
         if written.checkpoint == reference.checkpoint.path:
             # What a library wrote into the checkpoint is what was loaded; a swap's own witnesses know the build too.
@@ -150,6 +147,9 @@ def known_before(before: Iterable[Before]) -> dict[str, Known]:
             continue
         if item.mended is not None:
             found[name] = Known(name, item.mended.full_version)
+            continue
+        if item.edited is not None:
+            found[name] = Known(name, item.edited.version, item.edited.build)
             continue
         if item.removal is not None and item.removal.previous is not None and item.doubt is None:
             gone = item.removal.previous

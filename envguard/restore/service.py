@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from envguard.restore.finding import find_candidates
 from envguard.restore.locks import occupants
 from envguard.restore.plan import IS_BROKEN, WILL_BREAK, Plan, Step, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
-from envguard.restore.wanted import Target
+from envguard.restore.wanted import Target, Wanted
 from envguard.state import journal
 from envguard.state.files import open_state
 
@@ -101,7 +101,7 @@ def find_and_plan(request: Request, progress: Progress | None = None) -> Plan:
     if plan.missing:
         plan = _plan(request, thorough=True)
     if plan.missing and request.fetch:
-        plan = _fetch(request, plan, progress or Silent())
+        plan = _fetch(request, plan.absent, progress or Silent())
     dists = read_distributions(request.host, request.env)
     return msgspec.structs.replace(plan, unknown=(*looking.unseen(dists, request.target, plan), *plan.unknown))
 
@@ -124,14 +124,14 @@ def _plan(request: Request, thorough: bool, more: tuple[Candidate, ...] = ()) ->
     return msgspec.structs.replace(plan, notes=(*plan.notes, *unseen))
 
 
-def _fetch(request: Request, plan: Plan, progress: Progress) -> Plan:
+def _fetch(request: Request, lacking: Iterable[Wanted], progress: Progress) -> Plan:
     """The plan with what could be downloaded; why the rest could not be is said in its notes."""
     folder = request.state / "fetched"
     found, failed = [], []
     try:
         open_state(request.state)
         folder.mkdir(exist_ok=True)
-        for wanted in plan.absent:
+        for wanted in lacking:
             indexes = index_urls(wanted, os.environ)
             try:
                 found.append(fetch(wanted, indexes, wheel_tags(request.env), folder, request.host, progress))
@@ -199,7 +199,7 @@ def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> R
     notes = [*plan.notes, *outcome.notes, *not_restored(request)]
     if outcome.applied:
         notes = [note.replace(WILL_BREAK, IS_BROKEN, 1) if note.startswith(WILL_BREAK) else note for note in notes]
-    if outcome.failure is not None:
+    if outcome.failure is not None and not outcome.missing:
         notes.append(outcome.failure)
     return RestoreReport(
         reference=request.target.reference,
@@ -239,6 +239,14 @@ def carry_out(request: Request, plan: Plan, progress: Progress | None = None) ->
             seen = outcome.poisoned
             outcome = _apply(request, further, progress)
             outcome.poisoned = list(dict.fromkeys([*seen, *outcome.poisoned]))
+    if outcome.missing and request.fetch:
+        # What is near is no use, as after an edit in place that went through a hard link into uv's cache.
+        names = {item.package.partition(" ")[0] for item in outcome.missing}
+        lacking = [step.wanted for step in plan.steps if step.name in names and step.wanted is not None]
+        seen, fetched = outcome.poisoned, _fetch(request, lacking, progress)
+        outcome = _apply(request, fetched, progress)
+        outcome.poisoned = list(dict.fromkeys([*seen, *outcome.poisoned]))
+        outcome.notes += [note for note in fetched.notes if note not in plan.notes]
     outcome.notes += [f"PID {each.pid} still runs the files from before: {each.command[:80]}" for each in living]
     return outcome
 

@@ -13,17 +13,15 @@ from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
 from envguard.model.evidence import Confidence
 from envguard.restore.wanted import Target, Wanted
-from envguard.timeline.build import packages_of
+from envguard.timeline.build import told_at
 from envguard.timeline.packages import Swap
 from envguard.timeline.previous import Previous
-from envguard.timeline.restored import Before, Restored, changed_since, read_restored
+from envguard.timeline.restored import Before, Restored, Untouched
 
 
 def from_survey(reference: str, checkpoint: Checkpoint, survey: Survey, why_no_stamp: str) -> Target:
     """The goal that the survey's witnesses name for the moment when `checkpoint` was saved."""
-    packages = packages_of(survey)
-    restored = read_restored(survey.journal)
-    before = changed_since(packages.swaps, checkpoint.saved_ns, restored, packages.removals)
+    before = told_at(survey, checkpoint.saved_ns)
     return from_packages(reference, checkpoint, before, why_no_stamp)
 
 
@@ -40,6 +38,8 @@ def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Befor
             wanted.append(_restored(item.restored))
         elif item.mended is not None:
             wanted.append(_mended(item.mended))
+        elif item.edited is not None:
+            wanted.append(_untouched(item.name, item.edited))
         elif item.removal is not None and item.doubt is not None:
             left.append(f"{item.name}: {item.doubt}: it is left away")
         elif item.removal is not None and item.removal.previous is not None:
@@ -70,6 +70,12 @@ def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Befor
 
 def _restored(item: Restored) -> Wanted:
     return _of_journal(item, "restored for this moment before", item.build)
+
+
+def _untouched(name: str, edited: Untouched) -> Wanted:
+    proofs = "; ".join(f"{item.witness} {item.path} {item.field} = {item.value}" for item in edited.proofs[:3])
+    sure = f"its files were edited after the checkpoint was saved: {proofs}"
+    return Wanted(name=name, version=edited.version, build=edited.build, witness="RECORD", sure=sure)
 
 
 def _mended(item: Restored) -> Wanted:

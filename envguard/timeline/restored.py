@@ -46,15 +46,26 @@ class Restored:
 
 
 @dataclass(frozen=True)
+class Untouched:
+    """A package whose installed files were edited after a moment: until then they were as its install left them, as
+    far as their times tell."""
+
+    version: str | None
+    build: str
+    proofs: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True)
 class Before:
-    """What is to be said of one package at a moment: a restore's word, a swap or a removal after it, the version that
-    a restore mended (`mended`: it was there, in which build nobody wrote down), or only a doubt."""
+    """What is to be said of one package at a moment: a restore's word; a swap, a removal or an edit after it; the
+    version that a restore mended (`mended`: it was there, in which build nobody wrote down); or only a doubt."""
 
     name: str
     restored: Restored | None = None
     swap: Swap | None = None
     mended: Restored | None = None
     removal: Removal | None = None
+    edited: Untouched | None = None
     doubt: str | None = None
 
 

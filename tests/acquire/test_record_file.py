@@ -173,3 +173,11 @@ def test_a_long_record_is_not_held_several_times_over() -> None:
         tracemalloc.stop()
     assert len(rows) == 50_000
     assert peak < 1.3 * held, "beside the rows there were whole copies of the text"
+
+
+def test_what_pip_compiled_beside_what_the_wheel_brought_is_no_contradiction() -> None:
+    """numpy 1.26.4 brings a compiled file, and pip lists its own of that name after it."""
+    row = "a/__pycache__/b.cpython-311.pyc"
+    record = parse_record(f"a/b.py,{HASH},1\n{row},{HASH},1\n{row},,\n".encode())
+    assert record.problems == ()
+    assert build_identity(record.rows) == build_identity(parse_record(f"a/b.py,{HASH},1\n".encode()).rows)

@@ -154,6 +154,13 @@ def test_drift_is_refused_with_what_helps(swapped: Stage) -> None:
     assert len(records(swapped)) == 1
 
 
+def test_a_waiver_is_advised_against_the_reference_that_was_named(swapped: Stage) -> None:
+    assert (
+        "envguard launch --against baseline --waive" in launch(swapped, "--against", "baseline", "--", "true").stderr
+    )
+    assert "envguard launch --waive" in launch(swapped, "--", "true").stderr
+
+
 def test_what_the_refusal_advises_works(tmp_path: Path, story_wheels: Path) -> None:
     stage = make_room(tmp_path / "stage", story_wheels, swapped=True)
     line = next(line for line in launch(stage, "--", "true").stderr.splitlines() if "envguard restore" in line)
