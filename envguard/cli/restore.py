@@ -106,6 +106,7 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
     from envguard.report.restore import progress_bar, render
     from envguard.restore import service
     from envguard.restore.apply import Outcome
+    from envguard.restore.remembering import remember
 
     _finish_killed(screen, session, wish)
     request = _request(screen, session, wish)
@@ -127,7 +128,7 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
     report = service.report_of(request, plan, outcome)
     if outcome.failure is None:
         # Before anything is printed: `restore … | head -1` ends here, and what was done has to be known all the same.
-        service.remember(request, plan, since, brought, screen.warn)
+        remember(request.state, request.target, plan, since, brought, screen.warn)
     screen.answer(report, render(report, dry_run=False))
     if outcome.failure is not None:
         hint = outcome.hint if outcome.hint is not None and not wish.fetch else "everything is as it was before"

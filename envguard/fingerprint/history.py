@@ -56,7 +56,8 @@ def _checkpoints(places: Places, notes: list[str], unknown: list[Unknown]) -> It
 
 
 def _journal(places: Places, unknown: list[Unknown]) -> list[LogEntry]:
-    """Snapshots of this host by the `@N` that `diff` takes, of others by their host's journal; and restores."""
+    """Snapshots of this host by the `@N` that `diff` takes, of others by their host's journal; and
+    restores, done and undone."""
     entries = read_journal(places.host, places.state, unknown) or ()
     own = str(journal_file(Path(places.state), places.host.machine().host))
     here = [entry for entry in entries if entry.kind == "snapshot" and entry.path == own]
@@ -67,10 +68,12 @@ def _journal(places: Places, unknown: list[Unknown]) -> list[LogEntry]:
             found.append(_entry("snapshot", numbers.get(id(entry), Path(entry.path).stem), entry))
         elif entry.kind == "restore":
             found.append(_entry("restore", _text(entry, "reference") or "?", entry))
+        elif entry.kind == "rollback":
+            found.append(_entry("rollback", f"of {_text(entry, 'reference') or '?'}", entry))
     return found
 
 
-def _entry(kind: Literal["snapshot", "restore"], ref: str, entry: Entry) -> LogEntry:
+def _entry(kind: Literal["snapshot", "restore", "rollback"], ref: str, entry: Entry) -> LogEntry:
     path = _text(entry, "into") or entry.path
     return LogEntry(time=entry.time, kind=kind, ref=ref, id=_text(entry, "id"), path=path)
 

@@ -116,7 +116,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `log`."""
 
     time: str | None
-    kind: Literal["checkpoint", "snapshot", "run", "restore"]
+    kind: Literal["checkpoint", "snapshot", "run", "restore", "rollback"]
     ref: str
     id: str | None
     path: str | None

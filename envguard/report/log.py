@@ -12,7 +12,7 @@ from envguard.report.errors import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-STYLE = {"checkpoint": "bold", "run": "cyan", "restore": "magenta", "snapshot": ""}
+STYLE = {"checkpoint": "bold", "run": "cyan", "restore": "magenta", "rollback": "magenta", "snapshot": ""}
 
 
 def render(report: LogReport, *, verbose: bool) -> Callable[[Console], None]:

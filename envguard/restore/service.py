@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,10 +35,10 @@ from envguard.restore.compile_cache import COLD, Brought, bring_back, nothing_to
 from envguard.restore.fetching import FetchFailed, fetch, index_urls
 from envguard.restore.finding import find_candidates
 from envguard.restore.locks import occupants
-from envguard.restore.plan import IS_BROKEN, WILL_BREAK, Plan, Step, make_plan, plan_items
+from envguard.restore.plan import IS_BROKEN, WILL_BREAK, Plan, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
+from envguard.restore.remembering import remember_undone
 from envguard.restore.wanted import Target, Wanted
-from envguard.state import journal
 from envguard.state.files import open_state
 
 
@@ -327,8 +327,10 @@ def roll_back(
             "`envguard log` lists checkpoints and snapshots, and `envguard restore REF` goes to any of them",
         )
     if not dry_run:
+        undone = found.step == "done"
         apply.roll_back_found(found, state, progress or Silent(), force)
-    began = found.entries[0].time if found.entries else "?"
+        remember_undone(state, found, undone)
+    began = clock.local(found.entries[0].time) if found.entries else "an unknown time"
     will = "would be" if dry_run else "is"
     return RestoreReport(
         reference=str(found.about.get("reference", "?")),
@@ -351,37 +353,6 @@ def installed_since(request: Request, plan: Plan) -> dict[str, str]:
     found = read_installs(request.host, read_distributions(request.host, request.env)).found
     dated = {item.name: item.end_ns for item in reversed(found) if item.name in names and item.doubt is None}
     return {name: clock.iso_ns(end) for name, end in dated.items() if end is not None}
-
-
-def remember(
-    request: Request, plan: Plan, since: Mapping[str, str], caches: tuple[Brought, ...], warn: Callable[[str], None]
-) -> None:
-    """Puts what was carried out into the journal: the files no longer tell what a restore undid, nor to which
-    moment it went (`timeline.restored` reads it). A compile cache that was filled holds a stamp of its own, too."""
-    state = request.state
-    changed = [_remembered(step, since.get(step.name)) for step in plan.steps]
-    try:
-        if changed:
-            entry = {"reference": request.target.reference, "moment": request.target.moment, "packages": changed}
-            journal.append(state, "restore", entry)
-        for cache in caches:
-            if cache.source is not None:
-                about = {"path": cache.path, "source": cache.source, "files": cache.files, "bytes": cache.bytes}
-                journal.append(state, "compile_cache", about)
-    except OSError as error:
-        warn(f"the journal cannot be written: {error.strerror or error}")
-
-
-def _remembered(step: Step, since: str | None) -> dict[str, str | None]:
-    wanted = step.wanted
-    return {
-        "package": step.name,
-        "from": step.was,
-        "from_since": since,
-        "to": wanted.shown if wanted is not None else None,
-        "version": wanted.version if wanted is not None else None,
-        "build": wanted.build if wanted is not None else None,
-    }
 
 
 def pending(state: Path) -> str | None:

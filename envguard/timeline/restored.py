@@ -70,8 +70,15 @@ class Before:
 
 
 def read_restored(journal: Iterable[Entry]) -> tuple[Restored, ...]:
-    """Every package of every restore in the journal, oldest first."""
-    return tuple(item for entry in journal if entry.kind == "restore" for item in _of_entry(entry))
+    """Every package of every restore in the journal that was not rolled back, oldest first."""
+    standing: list[Entry] = []
+    for entry in journal:
+        if entry.kind == "restore":
+            standing.append(entry)
+        elif entry.kind == "rollback" and entry.fields.get("undone") is True:
+            last = next((item for item in reversed(standing) if item.path == entry.path), None)
+            standing = [item for item in standing if item is not last]
+    return tuple(item for entry in standing for item in _of_entry(entry))
 
 
 def _of_entry(entry: Entry) -> Iterator[Restored]:

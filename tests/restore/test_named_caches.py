@@ -21,6 +21,7 @@ from envguard.model.fingerprint import CompileCache
 from envguard.restore import service
 from envguard.restore.compile_cache import COLD
 from envguard.restore.keeping import keep_cache, keep_caches
+from envguard.restore.remembering import remember
 from envguard.restore.vault import CacheManifest, Vault
 from envguard.restore.wanted import Target, from_fingerprint
 from envguard.state import journal
@@ -75,7 +76,7 @@ def bring(swapped: Swapped, target: Target, dry_run: bool = False) -> list[str]:
     request = swapped.request(target)
     brought = service.bring_caches_back(request, dry_run=dry_run)
     if not dry_run:
-        service.remember(request, service.find_and_plan(request), {}, brought, pytest.fail)
+        remember(request.state, request.target, service.find_and_plan(request), {}, brought, pytest.fail)
     return [each.says for each in brought]
 
 

@@ -159,3 +159,20 @@ def test_what_a_restore_took_away_is_its_own_doing(torch_stage: Stage) -> None:
     (torch,) = (event for event in answer["events"] if event["subject"] == "torch")
     assert (torch["from"], torch["to"]) == ("2.11.0+cu130", "2.11.0+cu128")
     assert torch["confidence"] == "certain"
+
+
+def test_a_restore_that_was_rolled_back_took_nothing_away(torch_stage: Stage) -> None:
+    checkpoint(torch_stage, "step_10", stamped=True)
+    time.sleep(0.6)
+    torch_stage.install("sglang")
+    assert torch_stage.envguard("restore", "step_10", "-y", "--exact").returncode == 0
+    done = torch_stage.envguard("restore", "--rollback", "-y")
+    assert done.returncode == 0
+    log = torch_stage.envguard("log").stdout
+    assert [line.split()[3:] for line in log.splitlines()][-2:] == [
+        ["restore", "step_10"],
+        ["rollback", "of", "step_10"],
+    ]
+    _, answer = timeline(torch_stage, "--since-checkpoint", "step_10")
+    assert "envguard" not in " ".join(event["summary"] for event in answer["events"])
+    assert titles(answer)[0].startswith("torch replaced ")
