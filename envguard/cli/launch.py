@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -109,7 +110,7 @@ def _launch(screen: Screen, request: Request, target: Path | None) -> int:
             console = screen.out if request.dry_run else screen.err
             _answer(screen, report, target)
             if not screen.json:
-                render(console, report, gated, screen.verbose, request.against)
+                render(console, report, gated, screen.verbose, _asked(request))
             return gated.verdict.code
         for note in gated.notes:
             screen.warn(note)
@@ -123,6 +124,13 @@ def _launch(screen: Screen, request: Request, target: Path | None) -> int:
         screen.say(line)
     _answer(screen, report, target)
     return code
+
+
+def _asked(request: Request) -> str:
+    """What the next command line needs again to mean the same reference."""
+    if request.against is not None:
+        return f"--against {shlex.quote(request.against)}"
+    return "--baseline" if request.baseline else ""
 
 
 def _report_file(name: str | None) -> Path | None:

@@ -237,8 +237,19 @@ def _of_name(text: str, places: Places) -> Reference:
     raise _not_found(text, places, checkpoints)
 
 
+def _shown(root: str, start: str) -> str:
+    """A place as a person wrote it: relative where it lies below the folder in which the command was given."""
+    near = posixpath.relpath(root, start)
+    return root if near.startswith("..") else near
+
+
 def _not_found(text: str, places: Places, checkpoints: Checkpoints) -> InputError:
-    looked = ", ".join(posixpath.relpath(root, places.start) for root in places.roots) or "no place"
+    if text == BASELINE:
+        return InputError(
+            "no first start is recorded, which `baseline` would name",
+            "`envguard launch --baseline -- COMMAND` records one",
+        )
+    looked = ", ".join(_shown(root, places.start) for root in places.roots) or "no place"
     if "/" in text or lock_kind(text) or text.endswith(".json"):
         missing = f"there is no {text}"
     else:

@@ -293,6 +293,10 @@ def _data(live: Fingerprint) -> Iterator[Check]:
         for item in sets or ():
             what: Facet = "data" if facet == "data" else "config"
             if item.digest is None:
-                yield _check(f"{facet} {item.path}", None, "it could not be digested", what)
+                gone = any(
+                    (problem.kind, problem.subject) == (f"{facet}-missing", item.path) for problem in live.problems
+                )
+                why = "it is configured and is not there" if gone else "it could not be digested"
+                yield _check(f"{facet} {item.path}", None, why, what)
             else:
                 yield _check(f"{facet} {item.path}", True, f"{size(item.bytes)}, digest {item.digest[:12]}", what)

@@ -76,8 +76,9 @@ def in_environment(host: Host, env: Environment, name: str, program: str) -> tup
         hint = f"write {env.executable or env.prefix + '/bin/python'} or activate {env.prefix} first"
         if started.prefix is not None:
             hint += f"; `--python {shlex.quote(started.prefix)}` compares the other one"
+        how = "" if env.how == env.prefix else f" ({env.how})"
         raise UsageError(
-            f"{name} runs {_told(started)}, and the environment compared here is {env.prefix} ({env.how})", hint
+            f"{name} runs {_told(started)}, and the environment compared here is {env.prefix}{how}", hint
         )
     if started is None and posixpath.basename(name) in STARTS_OTHERS:
         found = found_by_scripts(host)

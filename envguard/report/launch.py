@@ -30,8 +30,8 @@ _EFFECT = {
 }
 
 
-def render(console: Console, report: LaunchReport, gated: Gate, verbose: int, against: str | None = None) -> None:
-    """The decision, why, and what helps; `against` is what the command line named."""
+def render(console: Console, report: LaunchReport, gated: Gate, verbose: int, asked: str = "") -> None:
+    """The decision, why, and what helps; `asked` are words of this command line that the next one needs again."""
     verdict = gated.verdict
     head = {
         "go": "go: a first start, with nothing to be held against"
@@ -54,7 +54,7 @@ def render(console: Console, report: LaunchReport, gated: Gate, verbose: int, ag
     for note in report.notes:
         paragraph(console, note, head="  note    ", indent=10, style="dim")
     if report.decision != "go":
-        for advice in advise(verdict, gated.reference, gated.given, against):
+        for advice in advise(verdict, gated.reference, gated.given, asked):
             console.print(f"  {advice}", soft_wrap=True)
 
 
@@ -97,13 +97,11 @@ def _value(value: str | None) -> str:
     return told if len(told) <= 48 else f"{told[:20]}…"
 
 
-def advise(
-    verdict: Verdict, reference: str | None, given: Sequence[Waiver] = (), against: str | None = None
-) -> tuple[str, ...]:
+def advise(verdict: Verdict, reference: str | None, given: Sequence[Waiver] = (), asked: str = "") -> tuple[str, ...]:
     """The exact commands that help, most useful first.
 
     `reference` is the REF as a command line takes it, None where there is none; `given` the waivers of this command
-    line and `against` its own REF, which the next one needs again.
+    line and `asked` its words (`--against REF`), which the next one needs again.
     """
     out: list[str] = []
     restorable = [drift for drift in verdict.drifts if drift.facet in _RESTORABLE]
@@ -115,8 +113,8 @@ def advise(
         out.append("try again when it has passed (exit code 75)")
     elif waivers := _waivers(verdict, given):
         lead = "or answer for it:" if out else "answer for it: "
-        again = f"--against {shlex.quote(against)} " if against is not None else ""
-        out.append(f"{lead} envguard launch {again}{waivers} --because '…' -- …")
+        words = " ".join(filter(None, (asked, waivers)))
+        out.append(f"{lead} envguard launch {words} --because '…' -- …")
     return tuple(out)
 
 

@@ -27,22 +27,25 @@ def paragraph(console: Console, text: Text | str, *, head: Text | str = "", inde
     begins = Text(printable(head), style=style) if isinstance(head, str) else head
     begins.append(" " * max(0, indent - begins.cell_len))
     width = max(NARROWEST, console.width - indent)
+    # The head of the first line may be wider than what the others are indented by.
+    first = max(NARROWEST, console.width - begins.cell_len)
     for part in body.split("\n", allow_blank=True):
-        for line in part.divide(_breaks(part.plain, width)):
+        for line in part.divide(_breaks(part.plain, width, first)):
             line.rstrip()
             begins.append_text(line)
             console.print(begins, soft_wrap=True)
             begins = Text(" " * indent)
+        first = width
 
 
-def _breaks(plain: str, width: int) -> list[int]:
+def _breaks(plain: str, width: int, first: int) -> list[int]:
     """Where lines begin. A word that is longer than a line, such as a path, is left whole for whoever copies it."""
     from rich.cells import cell_len
 
-    found, column = [], 0
+    found, column, room = list[int](), 0, first
     for word in _WORD.finditer(plain):
-        if column and column + cell_len(word[0].rstrip()) > width:
+        if column and column + cell_len(word[0].rstrip()) > room:
             found.append(word.start())
-            column = 0
+            column, room = 0, width
         column += cell_len(word[0])
     return found

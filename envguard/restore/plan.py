@@ -275,13 +275,15 @@ def _editable_notes(wanted: Wanted, now: Package | None, live: Fingerprint) -> l
     gone = any((problem.kind, problem.subject) == ("source-gone", wanted.name) for problem in live.problems)
     if now is not None and now.editable == wanted.editable:
         return [f"{wanted.name} is an editable install of {now.editable}, which is not there"] if gone else []
-    at = f" at commit {wanted.commit[:12]}" if wanted.commit else ""
     is_now = "it is not installed now" if now is None else f"it is {now.version} now"
     if now is not None and now.editable is not None:
         is_now = f"it is one of {now.editable} now"
+    source = shlex.quote(wanted.editable or "")
+    checkout = [f"git -C {source} checkout {wanted.commit}"] if wanted.commit else []
+    commands = " && ".join([*checkout, f"uv pip install --no-deps -e {source}"])
     return [
-        f"{wanted.name} was an editable install of {wanted.editable}{at}, which no wheel brings back; {is_now}: "
-        f"`uv pip install --no-deps -e {shlex.quote(wanted.editable or '')}` once the source lies there"
+        f"{wanted.name} was an editable install of {wanted.editable}, which no wheel brings back; {is_now}: "
+        f"`{commands}` once the source lies there"
     ]
 
 

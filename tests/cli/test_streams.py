@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
 
 import jsonschema
 import pytest
+from rich.console import Console
 
 from envguard.demo.stage import Stage
 from envguard.model.schema import KINDS, schema
+from envguard.report.paragraph import paragraph
 
 REFUSED = (
     ("timeline", "--bundle", "none.tar.gz"),
@@ -78,6 +81,17 @@ def test_no_paragraph_ends_a_line_in_blanks_or_breaks_a_word(torch_stage: Stage)
         assert all(line == line.rstrip() for line in lines)
         assert max(map(len, lines)) <= 60
         assert "torch torch" not in done.stdout
+
+
+def test_the_head_of_a_paragraph_counts_as_part_of_its_first_line() -> None:
+    """`undetermined ` is wider than what its further lines are indented by."""
+    out = io.StringIO()
+    console = Console(file=out, width=40)
+    paragraph(console, "it has no stamp; only what witnesses still know", head="undetermined ", indent=6)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 40
+    assert " ".join(line.strip() for line in lines) == "undetermined it has no stamp; only what witnesses still know"
+    assert all(line.startswith(" " * 6) for line in lines[1:])
 
 
 def test_a_launcher_on_the_path_is_named_and_what_it_chooses_can_be_named(tmp_path: Path) -> None:

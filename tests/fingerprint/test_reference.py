@@ -168,6 +168,12 @@ def test_nothing_to_look_in(places: Places) -> None:
     refused("", places)
 
 
+def test_a_first_start_that_nobody_recorded(places: Places) -> None:
+    with pytest.raises(InputError, match="no first start is recorded") as caught:
+        resolve("baseline", places)
+    assert "envguard launch --baseline" in (caught.value.hint or "")
+
+
 def test_fingerprint_file(places: Places, tmp_path: Path) -> None:
     write(tmp_path / "before.json", LIVE)
     found = resolve("before.json", places)
