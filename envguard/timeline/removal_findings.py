@@ -12,7 +12,7 @@ from envguard.timeline.packages import Packages
 from envguard.timeline.removals import Removal
 
 _SHARED = "another environment may share the cache, and have lost it instead"
-_TOUCHED = "a chmod or chown inside the cache leaves the same trace"
+_TOUCHED = "the moment is the cache's word: a chmod or chown inside it leaves the same trace"
 _UNDATED = "no witness has the moment: pip keeps no trace of a removal, nor does uv where it copies or was cleaned"
 
 

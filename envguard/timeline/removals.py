@@ -128,7 +128,8 @@ def _of_use(
         moment,
         None,
         text,
-        [proof],
+        # A record that had it is another's word that it is gone: of the cache is the moment alone.
+        [proof, *(sighting.evidence if sighting is not None else ())],
         best=best,
         from_=use.full_version,
         transaction=group.id if group is not None else None,
