@@ -190,6 +190,49 @@ def test_a_library_that_was_edited_in_place_is_looked_at_again(torch_stage: Stag
     assert any(problem["kind"] == "files-modified" for problem in stamped["problems"])
 
 
+CHANGING = """
+import os, pathlib, envguard
+os.environ.update(TRITON_PTXAS_PATH="/usr/lib/ptxas", NCCL_DEBUG="WARN", TORCH_HUB="hf_hunter2hunter2hunter2")
+del os.environ["OMP_NUM_THREADS"]
+path = pathlib.Path("checkpoints/step_30")
+path.mkdir()
+(path / "model.pt").write_bytes(b"x")
+envguard.stamp(path)
+"""
+HANDED = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_what_a_process_set_itself_is_told_apart_from_what_it_was_started_with(torch_stage: Stage) -> None:
+    """A shell like the one that started it matches; one that would hand over something else does not."""
+    torch_stage.lend_envguard()
+    script = torch_stage.project / "changing.py"
+    script.write_text(CHANGING)
+    subprocess.run([torch_stage.python, script], cwd=torch_stage.project, env=torch_stage.environ(HANDED), check=True)
+    text = (torch_stage.checkpoints / "step_30/envguard.json").read_text()
+    stamped = json.loads(text)["env"]
+    assert "hunter2" not in text
+    assert stamped["withheld"] == ["TORCH_HUB"]
+    assert stamped["started"] == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "TRITON_PTXAS_PATH": None}
+    assert "OMP_NUM_THREADS" not in stamped["variables"]
+    assert stamped["variables"].items() >= {"NCCL_DEBUG": "WARN", "TRITON_PTXAS_PATH": "/usr/lib/ptxas"}.items()
+
+    def rows(**variables: str) -> dict[str, tuple[str | None, str | None, str]]:
+        done = torch_stage.envguard("diff", "step_30", "live", "--json", extra={**HANDED, **variables})
+        found = json.loads(done.stdout)["drifts"]
+        return {row["subject"]: (row["a"], row["b"], row["severity"]) for row in found if row["facet"] == "env"}
+
+    own = {
+        "NCCL_DEBUG": ("WARN", "INFO", "info"),
+        "OMP_NUM_THREADS": (None, "4", "info"),
+        "TRITON_PTXAS_PATH": ("/usr/lib/ptxas", None, "info"),
+    }
+    assert rows() == own
+    assert rows(NCCL_DEBUG="WARN") == {**own, "NCCL_DEBUG": ("INFO", "WARN", "warn")}
+    assert rows(OMP_NUM_THREADS="8") == {**own, "OMP_NUM_THREADS": ("4", "8", "warn")}
+    live = torch_stage.envguard("snapshot", "--json", extra=HANDED)
+    assert json.loads(live.stdout)["env"]["digest"] == stamped["digest"]
+
+
 def test_a_checkpoint_of_an_earlier_process_gets_no_evidence(torch_stage: Stage) -> None:
     folder = save(torch_stage.checkpoints / "step_3")
     old = time.time() - 3600

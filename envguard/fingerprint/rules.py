@@ -75,6 +75,8 @@ PER_RANK = (
     "RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|ROLE_WORLD_SIZE|GROUP_WORLD_SIZE|MASTER_ADDR"
     "|MASTER_PORT|TORCHELASTIC_*|SLURM_*|OMPI_*|PMI_*"
 )
+# Kind of change of a variable that a process gave another value than it was started with.
+OWN = "own"
 
 
 # First word of a problem's kind → the facet that it is about; the others are about packages.
@@ -256,7 +258,9 @@ RULES: tuple[Rule, ...] = (
     Rule("env", "*", "TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR", "info", "none",
          "where the compile cache lies; what is in it is judged by itself"),
     Rule("env", "launcher", "*", "info", "none", "the launcher sets it for what it starts"),
-    Rule("env", "*", "CUDA_MODULE_LOADING", "info", "none", "torch sets it itself when CUDA is first used"),
+    Rule("env", OWN, "*", "info", "none", "the process set or removed it itself after its start"),
+    Rule("env", "torch", "*", "info", "none",
+         "torch sets it itself when it first needs it; the stamp does not say what its process was started with"),
     Rule("env", "*", DETERMINISM, "warn", "numerics", "it decides how results are computed"),
     Rule("env", "*", "CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER", "warn", "breaks",
          "other GPUs are used"),
