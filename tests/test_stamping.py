@@ -191,7 +191,11 @@ def test_a_library_that_was_edited_in_place_is_looked_at_again(torch_stage: Stag
 
 
 CHANGING = """
-import os, pathlib, envguard
+import ctypes, os, pathlib, sys, envguard
+if "title" in sys.argv:  # as setproctitle sets one: over arguments and environment, the rest of both zero
+    fields = open("/proc/self/stat", "rb").read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[48])
+    ctypes.memmove(start, b"trainer".ljust(end - start, bytes(1)), end - start)
 os.environ.update(TRITON_PTXAS_PATH="/usr/lib/ptxas", NCCL_DEBUG="WARN", TORCH_HUB="hf_hunter2hunter2hunter2")
 del os.environ["OMP_NUM_THREADS"]
 path = pathlib.Path("checkpoints/step_30")
@@ -202,12 +206,16 @@ envguard.stamp(path)
 HANDED = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def test_what_a_process_set_itself_is_told_apart_from_what_it_was_started_with(torch_stage: Stage) -> None:
+@pytest.mark.parametrize("title", ["title", "none"])
+def test_what_a_process_set_itself_is_told_apart_from_what_it_was_started_with(
+    torch_stage: Stage, title: str
+) -> None:
     """A shell like the one that started it matches; one that would hand over something else does not."""
     torch_stage.lend_envguard()
     script = torch_stage.project / "changing.py"
     script.write_text(CHANGING)
-    subprocess.run([torch_stage.python, script], cwd=torch_stage.project, env=torch_stage.environ(HANDED), check=True)
+    command = [torch_stage.python, script, title]
+    subprocess.run(command, cwd=torch_stage.project, env=torch_stage.environ(HANDED), check=True)
     text = (torch_stage.checkpoints / "step_30/envguard.json").read_text()
     stamped = json.loads(text)["env"]
     assert "hunter2" not in text

@@ -16,15 +16,14 @@ _EXTENTS = slice(45, 49)
 def start_variables() -> dict[str, str] | None:
     """The variables at the start of this process, whatever secrets are among them; None where that is not known.
 
-    A child of `multiprocessing` belongs to the program that started it: one that was spawned was executed with what
-    its parent had made of the environment by then, so the parent's own start is the start of both.
+    A process that `multiprocessing` spawned belongs to the program that did so: it was executed with what its parent
+    had made of the environment by then, so the parent's own start is the start of both.
     """
-    process = sys.modules.get("multiprocessing.process")
-    parent = process.parent_process() if process is not None else None
-    # Asked before and after: while it is our parent, its number is no other process's.
-    if parent is not None and parent.pid == os.getppid():
-        found = _read(parent.pid)
-        if found is not None and parent.pid == os.getppid():
+    parent = os.getppid()
+    # As multiprocessing starts them: it knows the parent only after the main module, and this one, were imported.
+    if sys.orig_argv[-1:] == ["--multiprocessing-fork"]:
+        found = _read(parent)
+        if found is not None and parent == os.getppid():  # while it is our parent, its number is no other's
             return found
     return _read("self")
 
