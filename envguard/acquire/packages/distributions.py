@@ -148,7 +148,8 @@ def read_distributions(host: Host, env: Environment, parsed: Parsed | None = Non
             continue
         reader.read_folder(entry.path, listings[entry.path])
     shadowed = find_shadowed(host, env, listings)
-    return Distributions(tuple(reader.found), shadowed, tuple(notes.problems), tuple(notes.unknown))
+    found = tuple(each for each in reader.found if not _is_build_remains(each, reader.found))
+    return Distributions(found, shadowed, tuple(notes.problems), tuple(notes.unknown))
 
 
 class _Reader:
@@ -338,6 +339,18 @@ def _text(data: bytes) -> str:
 def path_of_url(url: str) -> str:
     """The folder of a `file://` URL."""
     return urllib.parse.unquote(urllib.parse.urlsplit(url).path, errors="surrogateescape") or url
+
+
+def _is_build_remains(egg: Distribution, found: list[Distribution]) -> bool:
+    """Whether an egg-info is what setuptools left in the source tree when it built the editable install of that
+    tree: no second install. One that importlib meets first, and that tells another version, is what it names."""
+    if not egg.is_egg or egg.editable is None:
+        return False
+    for each in found:
+        if each.name == egg.name and not each.is_egg and each.editable is not None:
+            inside = f"{egg.location}/".startswith(f"{each.editable.rstrip('/')}/")
+            return inside and (each.version == egg.version or found.index(each) < found.index(egg))
+    return False
 
 
 def _is_editable_pth(file: str) -> bool:
