@@ -20,6 +20,7 @@ import pytest
 
 from envguard.acquire.seam.host import LiveHost
 from envguard.demo import wheels
+from envguard.demo.elf import shared_library
 from envguard.demo.stage import Stage
 from envguard.errors import InputError
 from envguard.stamping import read_stamp, stamp
@@ -31,6 +32,10 @@ for name in sys.argv[1].split(","):
     if name: __import__(name)
 print("ready", flush=True)
 for line in sys.stdin:
+    if line.startswith("import "):
+        exec(line)
+        print("ran", flush=True)
+        continue
     path = pathlib.Path(line.strip())
     path.mkdir(parents=True, exist_ok=True)
     (path / "model.pt").write_bytes(path.name.encode() * 5000)
@@ -61,6 +66,12 @@ class Trainer:
     def _expect(self, word: str) -> None:
         assert self.process.stdout is not None
         assert self.process.stdout.readline().strip() == word
+
+    def run(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        self._expect("ran")
 
     def stamp(self, name: str = "step_700") -> dict[str, Any]:
         path = self.stage.checkpoints / name
@@ -261,6 +272,49 @@ def test_a_reinstall_of_the_same_build_is_no_divergence(torch_stage: Stage) -> N
         stamped = trainer.stamp()
     assert stamped["diverged"] == []
     assert stamped["id"] == snapshot(torch_stage)["id"]
+
+
+MAPS_ITS_CORE = """
+import mmap, os
+with open(os.path.join(os.path.dirname(__file__), "_core.abi3.so"), "rb") as stream:
+    core = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+"""
+
+
+def extension(stage: Stage, version: str) -> None:
+    """A wheel with a library that has no build-id, as those that Rust and auditwheel make have none."""
+    library = shared_library("core.so", version).replace(b"GNU\0", b"nil\0")
+    init = f"__version__ = {version!r}\n{MAPS_ITS_CORE}".encode()
+    wheels.build_wheel(stage.wheels, "rusty", version, {"rusty/__init__.py": init, "rusty/_core.abi3.so": library})
+    stage.install(f"rusty=={version}", arguments=["--reinstall-package", "rusty", "--link-mode", "copy"])
+
+
+@pytest.mark.parametrize("between", [None, "1.1"])
+def test_a_library_without_a_build_id_that_came_back_is_no_divergence(torch_stage: Stage, between: str | None) -> None:
+    """The same wheel installed anew, or another one and then this again: the process and the disk have one build."""
+    extension(torch_stage, "1.0")
+    before = snapshot(torch_stage)
+    with training(torch_stage, imports="rusty") as trainer:
+        if between is not None:
+            extension(torch_stage, between)
+            assert diverged(trainer.stamp("step_1")) == {"rusty": ("1.0", between)}
+        extension(torch_stage, "1.0")
+        stamped = trainer.stamp("step_2")
+    assert (stamped["id"], stamped["diverged"]) == (before["id"], [])
+    assert [item for item in stamped["unknown"] if "rusty" in item["what"]] == []
+
+
+def test_a_library_of_a_build_that_no_one_saw_is_unknown(torch_stage: Stage) -> None:
+    extension(torch_stage, "1.0")
+    with training(torch_stage, imports="") as trainer:
+        extension(torch_stage, "1.1")
+        trainer.run("import rusty")
+        extension(torch_stage, "1.0")
+        shutil.rmtree(torch_stage.cache)
+        stamped = trainer.stamp()
+    assert diverged(stamped)["rusty"][0] == "1.1"
+    [doubt] = [item["why"] for item in stamped["unknown"] if "rusty" in item["what"]]
+    assert doubt.startswith("its files were replaced while this process ran;")
 
 
 def test_what_is_imported_after_the_swap_is_stamped_as_new(torch_stage: Stage) -> None:
