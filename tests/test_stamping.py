@@ -290,7 +290,9 @@ def extension(stage: Stage, version: str) -> None:
 
 
 @pytest.mark.parametrize("between", [None, "1.1"])
-def test_a_library_without_a_build_id_that_came_back_is_no_divergence(torch_stage: Stage, between: str | None) -> None:
+def test_a_library_without_a_build_id_that_came_back_is_no_divergence(
+    torch_stage: Stage, between: str | None
+) -> None:
     """The same wheel installed anew, or another one and then this again: the process and the disk have one build."""
     extension(torch_stage, "1.0")
     before = snapshot(torch_stage)

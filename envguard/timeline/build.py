@@ -28,6 +28,7 @@ from envguard.timeline.requirements import Graph, build_graph
 from envguard.timeline.restored import read_restored
 from envguard.timeline.sightings import read_sightings
 from envguard.timeline.throughput import read_throughput
+from envguard.timeline.vanished import vanished
 
 SLACK_S = 0.001
 
@@ -80,14 +81,17 @@ def understand(survey: Survey) -> Understood:
     hints = read_hints(survey.installs, survey.processes, survey.pycs)
     packages = read_packages(survey.installs, graph, survey.archive_uses, sightings, hints)
     events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
+    told = {event.subject for event in events if event.kind == "package.removed"}
+    gone, doubts = vanished(survey, told, read_restored(survey.journal))
+    events += gone
     losses = read_losses(survey.lost, survey.installs, sightings, survey.stamps, packages.events, survey.machine.now)
     events += [loss.event for loss in losses]
     events += checkpoint_events(survey.checkpoints.found)
     events += stale_events(survey.processes, packages.swaps, survey.env.site, survey.machine.now)
     changes: list[RateChange] = []
     for log in survey.train_logs:
-        told, changed = log_events.throughput_events(read_throughput(log))
-        events += told
+        rates, changed = log_events.throughput_events(read_throughput(log))
+        events += rates
         changes += changed
         failed = log_events.loss_event(log)
         events += [failed] if failed is not None else []
@@ -96,7 +100,7 @@ def understand(survey: Survey) -> Understood:
     events += _other_events(survey)
     weighed = weigh(events, survey.boots.steps, survey.machine.now)
     ordered = in_order({event.id: event for event in weighed}.values())
-    return Understood(packages, ordered, tuple(changes), losses, tuple(graph.unknown))
+    return Understood(packages, ordered, tuple(changes), losses, (*graph.unknown, *doubts))
 
 
 def _other_events(survey: Survey) -> Iterable[Event]:
@@ -160,7 +164,7 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     of_checkpoint = bounds.checkpoint
     ref = short_name(of_checkpoint, survey.checkpoints.found) if of_checkpoint is not None else None
     drafts = finding.swap_findings(known.packages, known.events, of_checkpoint, saved, since, told, ref)
-    drafts += finding.removal_findings(known.packages, bounds.checkpoint, saved, since)
+    drafts += finding.removal_findings(known.packages, known.events, bounds.checkpoint, saved, since)
     if known.losses:
         drafts += loss_findings(known.losses, known.events, _asked(survey, known, bounds, saved, ref))
     drafts += finding.stale_findings(known.events)

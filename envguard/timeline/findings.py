@@ -295,28 +295,53 @@ def stale_findings(events: tuple[Event, ...]) -> list[Draft]:
 
 
 def removal_findings(
-    packages: Packages, checkpoint: Checkpoint | None, saved: Event | None, since: float | None
+    packages: Packages,
+    known: Sequence[Event],
+    checkpoint: Checkpoint | None,
+    saved: Event | None,
+    since: float | None,
 ) -> list[Draft]:
-    """Packages that were taken out in no run that replaced others: no install on disk shows it."""
-    drafts = []
-    told = {swap.group.id for swap in packages.swaps if _counts(swap)}
-    for event in packages.events:
-        if event.kind != "package.removed" or event.transaction in told:
+    """Packages that were taken out in no run that replaced others: no install on disk shows it.
+
+    Those that went between the same two moments are one finding, as `uv sync` or an uninstall of many leaves them.
+    """
+    own = {swap.group.id for swap in packages.swaps if _counts(swap)}
+    gone: dict[tuple[str | None, str | None, str], list[Event]] = {}
+    for event in known:
+        if event.kind != "package.removed" or event.transaction in own:
             continue
-        if since is not None and end_of(event) < since:
-            continue
-        title = f"{event.subject} removed"
-        if checkpoint is not None:
-            title += f" {clock.span(start_of(event) - checkpoint.saved_ns / clock.NS)} after {checkpoint.name}"
-        weak = event.confidence == "weak"
-        caveats = (
-            "another environment may share the cache, and have lost it instead"
-            if weak
-            else "a chmod or chown inside the cache leaves the same trace",
+        if since is None or end_of(event) >= since:
+            at = (event.time, event.end, event.confidence)
+            gone.setdefault(at if event.time != event.end else (*at[:2], event.id), []).append(event)
+    return [_removal(sorted(events, key=_by_importance), checkpoint, saved) for events in gone.values()]
+
+
+def _by_importance(event: Event) -> tuple[int, str]:
+    return importance(event.subject), event.subject
+
+
+def _removal(gone: Sequence[Event], checkpoint: Checkpoint | None, saved: Event | None) -> Draft:
+    lead = gone[0]
+    title = f"{lead.subject}{f' and {len(gone) - 1} more' if len(gone) > 1 else ''} removed"
+    recorded = not any(item.witness == "uv-cache" for item in lead.evidence)
+    if checkpoint is not None:
+        after = clock.span(start_of(lead) - checkpoint.saved_ns / clock.NS)
+        title += f" since {checkpoint.name}" if recorded else f" {after} after {checkpoint.name}"
+    if recorded:
+        caveats = ("what took it out left no trace: shell history, or whoever works on this machine, may tell",)
+    elif lead.confidence == "weak":
+        caveats = ("another environment may share the cache, and have lost it instead",)
+    else:
+        caveats = ("a chmod or chown inside the cache leaves the same trace",)
+    says = f"{'; '.join(event.summary for event in gone[:4])}{_more(gone, 4)}."
+    if recorded:
+        names = ", ".join(f"{event.subject} {event.from_ or ''}".strip() for event in gone[:8])
+        says = (
+            f"{names}{_more(gone, 8)}: {lead.evidence[0].path} of {clock.local(lead.time or '')} still has "
+            f"{'them' if len(gone) > 1 else 'it'}; gone by {clock.local(lead.end or '')}."
         )
-        events = (event,) if saved is None else (saved, event)
-        drafts.append(Draft((0, importance(event.subject) + 0.5), title, f"{event.summary}.", events, caveats))
-    return drafts
+    events = (*(() if saved is None else (saved,)), *gone)
+    return Draft((0, importance(lead.subject) + 0.5), title, says, events, caveats)
 
 
 def driver_findings(mismatch: str | None, events: Sequence[Event]) -> list[Draft]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
 from envguard import clock
 from envguard.acquire.packages.pip_logs import PipStep
 from envguard.acquire.project.watched_files import Watched
-from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
 from envguard.errors import InputError
 from envguard.fingerprint.lock import parse_lock
@@ -23,8 +23,7 @@ from envguard.timeline.transactions import Version
 def read_sightings(survey: Survey) -> tuple[Sighting, ...]:
     """Everything that names a version with a time; what the uv cache knows comes with the install runs."""
     return (
-        *_stamps(survey.stamps),
-        *_journal(survey),
+        *(sighting for item in _recorded(survey) for sighting in _of_fingerprint(item)),
         *_wandb(survey),
         *_written_by(survey),
         *pip_sightings(survey.pip_steps),
@@ -34,7 +33,48 @@ def read_sightings(survey: Survey) -> tuple[Sighting, ...]:
     )
 
 
-def _of_fingerprint(fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence) -> Iterable[Sighting]:
+@dataclass(frozen=True)
+class Recorded:
+    """A fingerprint that envguard stored earlier. `source` is "stamp" or "journal"."""
+
+    fingerprint: Fingerprint
+    time_ns: int
+    source: str
+    proof: Evidence
+    own: bool
+    """Of this very environment; a stamp in its run directories may be of another one."""
+
+
+def own_fingerprints(survey: Survey) -> Iterable[Recorded]:
+    """Everything that envguard stored of this environment, on this machine."""
+    for item in _recorded(survey):
+        system = item.fingerprint.system
+        if item.own and (system is None or system.host == survey.machine.host):
+            yield item
+
+
+def _recorded(survey: Survey) -> Iterable[Recorded]:
+    for stamp in survey.stamps:
+        if stamp.counts and stamp.fingerprint is not None:
+            proof = Evidence(witness="stamp", path=stamp.path, field="packages", value=stamp.fingerprint.id)
+            own = stamp.fingerprint.python.prefix in survey.prefixes
+            yield Recorded(stamp.fingerprint, stamp.checkpoint.saved_ns, "stamp", proof, own)
+    for entry in survey.journal:
+        raw = entry.fields.get("fingerprint")
+        if entry.kind != "snapshot" or not isinstance(raw, dict):
+            continue
+        try:
+            fingerprint = msgspec.convert(raw, Fingerprint)
+            time_ns = clock.nanoseconds(fingerprint.taken_at)
+        except (msgspec.ValidationError, ValueError):
+            continue  # of a version that this one does not read
+        if fingerprint.python.prefix in (survey.env.prefix, *survey.prefixes):
+            proof = Evidence(witness="journal", path=entry.path, field=f"line {entry.line}", value=fingerprint.id)
+            yield Recorded(fingerprint, time_ns, "journal", proof, True)
+
+
+def _of_fingerprint(item: Recorded) -> Iterable[Sighting]:
+    fingerprint = item.fingerprint
     torch = fingerprint.torch
     seen: set[str] = set()
     for package in fingerprint.packages:
@@ -46,35 +86,15 @@ def _of_fingerprint(fingerprint: Fingerprint, time_ns: int, source: str, proof: 
         yield Sighting(
             name=package.name,
             version=Version(package.version, full),
-            time_ns=time_ns,
-            source=source,
-            evidence=(proof,),
+            time_ns=item.time_ns,
+            source=item.source,
+            evidence=(item.proof,),
+            best="strong" if item.own else "weak",
             build=package.build,
             cuda=torch.cuda if is_torch and torch is not None else None,
             git_version=torch.git_version if is_torch and torch is not None else None,
+            prefix=None if item.own else fingerprint.python.prefix,
         )
-
-
-def _stamps(stamps: Iterable[Stamp]) -> Iterable[Sighting]:
-    for stamp in stamps:
-        if stamp.counts and stamp.fingerprint is not None:
-            proof = Evidence(witness="stamp", path=stamp.path, field="packages", value=stamp.fingerprint.id)
-            yield from _of_fingerprint(stamp.fingerprint, stamp.checkpoint.saved_ns, "stamp", proof)
-
-
-def _journal(survey: Survey) -> Iterable[Sighting]:
-    for entry in survey.journal:
-        raw = entry.fields.get("fingerprint")
-        if entry.kind != "snapshot" or not isinstance(raw, dict):
-            continue
-        try:
-            fingerprint = msgspec.convert(raw, Fingerprint)
-            time_ns = clock.nanoseconds(fingerprint.taken_at)
-        except (msgspec.ValidationError, ValueError):
-            continue  # of a version that this one does not read
-        if fingerprint.python.prefix == survey.env.prefix:
-            proof = Evidence(witness="journal", path=entry.path, field=f"line {entry.line}", value=fingerprint.id)
-            yield from _of_fingerprint(fingerprint, time_ns, "journal", proof)
 
 
 def _wandb(survey: Survey) -> Iterable[Sighting]:
