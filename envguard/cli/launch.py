@@ -66,17 +66,21 @@ def launch(
     color: ColorOption = "auto",
 ) -> None:
     """Start COMMAND only where the environment matches the reference, watch it, and pass on its exit code."""
+    from envguard.acquire.seam.host import LiveHost
     from envguard.cli.references import open_knowledge, open_places
     from envguard.launch.prepare import Request
     from envguard.launch.rendezvous import explicit
+    from envguard.launch.whose import command_python
     from envguard.report.screen import Screen
 
     screen = Screen(json, quiet, verbose, color)
-    session = open_session(python, checkpoints)
+    own = command_python(LiveHost(), command or (), os.environ)
+    session = open_session(python, checkpoints, otherwise=own)
     request = Request(
         project=session.project,
         start=session.start,
         python=session.python,
+        own_python=own,
         checkpoint_roots=session.checkpoint_roots,
         command=tuple(command or ()),
         against=against,

@@ -15,7 +15,7 @@ from typing import Literal
 from envguard import clock
 from envguard.acquire.machine.headroom import Headroom, read_headroom, visible
 from envguard.acquire.machine.zone import read_zone
-from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.packages.environment import Environment, locate, prefix_of
 from envguard.acquire.runs.checkpoints import Checkpoint, is_checkpoint, match_name
 from envguard.acquire.runs.own_records import read_run_records
 from envguard.acquire.seam.host import Host, LiveHost
@@ -60,6 +60,8 @@ class Request:
     project: Project
     start: Path
     python: str | None
+    own_python: str | None
+    """The interpreter that COMMAND runs on, where its words tell."""
     checkpoint_roots: tuple[Path, ...]
     command: tuple[str, ...]
     against: str | None
@@ -113,6 +115,7 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         council = exchange(env.executable, at, word)
         gated = together(gated, council, request.project.config.policy, request.project.config.refuse)
     ended = without_end(host, earlier, host.machine().host)
+    missing = (*missing, *_other_environment(host, env, request.own_python))
     doubts = [f"{reference.label}: {note}" for note in reference.notes] if reference is not None else []
     gated = replace(gated, notes=(*missing, *doubts, *gated.notes, *(says(record) for record in ended)))
     plan = Plan(
@@ -130,6 +133,14 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         sight=_sight(host, request, env, cache, reference, live, warn),
     )
     return gated, plan
+
+
+def _other_environment(host: Host, env: Environment, own: str | None) -> tuple[str, ...]:
+    """That the command leaves the environment which was named, and so was compared."""
+    prefix = prefix_of(host, own) if own is not None else None
+    if prefix is None or host.realpath(prefix) == host.realpath(env.prefix):
+        return ()
+    return (f"the command runs in {prefix}, and {env.prefix} ({env.how}) was compared",)
 
 
 def _on_drift(request: Request) -> Literal["warn", "stop"]:

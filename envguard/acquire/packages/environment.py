@@ -69,7 +69,7 @@ def locate(host: Host, named: str | None, start: str, pythonpath: Sequence[str] 
         return _named(host, named, start, pythonpath)
     skipped: list[str] = []
     for how, prefix, executable in _candidates(host, start):
-        if _is_tool(host, prefix):
+        if is_tool(host, prefix):
             skipped.append(prefix)
             continue
         found = _prefix_kind(host, prefix)
@@ -114,7 +114,7 @@ def _named(host: Host, named: str, start: str, pythonpath: Sequence[str] | None)
 
 def _of_interpreter(host: Host, path: str, how: str, pythonpath: Sequence[str] | None) -> Environment:
     """Of an interpreter: links are followed only until a prefix is found, since a venv's python is itself a link."""
-    prefix = _prefix_of(host, path)
+    prefix = prefix_of(host, path)
     kind = _prefix_kind(host, prefix) if prefix is not None else None
     if prefix is None or kind is None:
         raise InputError(
@@ -139,12 +139,13 @@ def _candidates(host: Host, start: str) -> Iterator[tuple[str, str, str | None]]
     for name in ("python3", "python"):
         found = _which(host, name)
         if found is not None:
-            prefix = _prefix_of(host, found)
+            prefix = prefix_of(host, found)
             if prefix is not None:
                 yield f"{name} on PATH", prefix, found
 
 
-def _prefix_of(host: Host, python: str) -> str | None:
+def prefix_of(host: Host, python: str) -> str | None:
+    """The prefix that an interpreter is of: links are followed only until one is found."""
     seen = python
     for _ in range(MOST_LINKS):
         prefix = posixpath.dirname(posixpath.dirname(seen))
@@ -180,7 +181,7 @@ def _find(host: Host, path: str) -> object | None:
         return None  # a place that cannot be seen holds no environment that could be examined
 
 
-def _is_tool(host: Host, prefix: str) -> bool:
+def is_tool(host: Host, prefix: str) -> bool:
     """An environment that `uv tool` or pipx made for a program, envguard's own among them."""
     return any(_find(host, f"{prefix}/{name}") is not None for name in ("uv-receipt.toml", "pipx_metadata.json"))
 
