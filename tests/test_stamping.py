@@ -478,6 +478,40 @@ print((checkpoint / "envguard.json").read_text())
 """
 
 
+UNDER_UV_RUN = """
+import importlib.metadata, json, pathlib, sys
+import envguard, extra, torch
+path = pathlib.Path("checkpoints/step_1")
+path.mkdir()
+(path / "model.pt").write_bytes(b"1")
+envguard.stamp(path)
+print(json.dumps(sorted(dist.metadata["Name"] for dist in importlib.metadata.distributions())))
+"""
+
+
+def test_what_uv_run_lays_over_the_environment_for_one_command(torch_stage: Stage) -> None:
+    """`uv run --with` makes an environment in the cache that lasts as long as the command, over the project's."""
+    stage = torch_stage
+    stage.lend_envguard()
+    wheels.build_wheel(stage.wheels, "extra", "1.0")
+    (stage.project / "train.py").write_text(UNDER_UV_RUN)
+    where = ("--no-project", "--offline", "--no-index", "--find-links", str(stage.wheels))
+    done = stage.uv("run", *where, "--with", "extra", "--python", str(stage.python), "train.py")
+    stamped = json.loads((stage.checkpoints / "step_1/envguard.json").read_text())
+    assert sorted(package["name"] for package in stamped["packages"]) == json.loads(done.stdout)
+    assert {"extra", "torch"} <= builds(stamped).keys()
+    assert stamped["python"]["extends"] == str(stage.venv)
+    assert "_uv_ephemeral_overlay.pth" not in {problem["subject"] for problem in stamped["problems"]}
+    # What the command brought with it is no loss of the environment that it was laid over, and a change there shows.
+    same = stage.envguard("diff", "--json", "step_1")
+    assert same.returncode == 0, same.stdout
+    laid = [drift for drift in json.loads(same.stdout)["drifts"] if drift["subject"] == "extra"]
+    assert [(drift["severity"], drift["a"], drift["b"]) for drift in laid] == [("info", "1.0", None)]
+    assert stage.envguard("timeline", "--since-checkpoint", "step_1").returncode == 0
+    cu130(stage)
+    assert stage.envguard("diff", "step_1").returncode == 1
+
+
 @pytest.mark.parametrize("when", ["early", "late"])
 @pytest.mark.parametrize("named", ["../site:inner", "inner:../site", ".:../site/../site", "{root}/site:.:inner"])
 def test_a_process_that_goes_elsewhere_keeps_the_path_that_it_was_started_with(

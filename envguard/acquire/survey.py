@@ -179,9 +179,9 @@ def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
 def _names_of(host: Host, prefix: str, taken: Iterable[stamps.Stamp]) -> Iterator[str]:
     yield prefix
     real = host.realpath(prefix)
-    for name in {stamp.fingerprint.python.prefix for stamp in taken if stamp.fingerprint is not None}:
+    for name in {stamp.fingerprint.python.environment for stamp in taken if stamp.fingerprint is not None}:
         with contextlib.suppress(OSError):
-            if name is not None and host.realpath(name) == real:
+            if host.realpath(name) == real:
                 yield name
 
 

@@ -176,6 +176,8 @@ RULES: tuple[Rule, ...] = (
     Rule("packages", "removed", "*", "warn", "breaks", "{subject} is gone: whatever imports it fails"),
     Rule("packages", "added", "*", "info", "none",
          "came later; it shadows nothing and breaks nothing that was there"),
+    Rule("packages", "overlay", "*", "info", "none",
+         "`uv run --with` laid it over the environment for one command; the next command says for itself"),
     Rule("packages", "locked", "*", "info", "none", "{detail}"),
     Rule("packages", "unparsed", "*", "info", "none", "a requirement that cannot be read was not checked: {detail}"),
     Rule("packages", "newcomer-problem", "*", "info", "none", "{detail}; it came later"),

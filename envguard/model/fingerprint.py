@@ -24,6 +24,13 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
     executable: str | None
     base: str | None
     kind: Literal["venv", "conda", "system"]
+    extends: str | None = None
+    """The environment over which this one was laid for a single command (`uv run --with`)."""
+
+    @property
+    def environment(self) -> str:
+        """The prefix of the environment that stays when the command has ended."""
+        return self.extends or self.prefix
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):

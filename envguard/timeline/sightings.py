@@ -57,7 +57,7 @@ def _recorded(survey: Survey) -> Iterable[Recorded]:
     for stamp in survey.stamps:
         if stamp.counts and stamp.fingerprint is not None:
             proof = Evidence(witness="stamp", path=stamp.path, field="packages", value=stamp.fingerprint.id)
-            own = stamp.fingerprint.python.prefix in survey.prefixes
+            own = stamp.fingerprint.python.environment in survey.prefixes
             yield Recorded(stamp.fingerprint, stamp.checkpoint.saved_ns, "stamp", proof, own)
     for entry in survey.journal:
         raw = entry.fields.get("fingerprint")
@@ -68,7 +68,7 @@ def _recorded(survey: Survey) -> Iterable[Recorded]:
             time_ns = clock.nanoseconds(fingerprint.taken_at)
         except (msgspec.ValidationError, ValueError):
             continue  # of a version that this one does not read
-        if fingerprint.python.prefix in (survey.env.prefix, *survey.prefixes):
+        if fingerprint.python.environment in (survey.env.prefix, *survey.prefixes):
             proof = Evidence(witness="journal", path=entry.path, field=f"line {entry.line}", value=fingerprint.id)
             yield Recorded(fingerprint, time_ns, "journal", proof, True)
 
@@ -93,7 +93,7 @@ def _of_fingerprint(item: Recorded) -> Iterable[Sighting]:
             build=package.build,
             cuda=torch.cuda if is_torch and torch is not None else None,
             git_version=torch.git_version if is_torch and torch is not None else None,
-            prefix=None if item.own else fingerprint.python.prefix,
+            prefix=None if item.own else fingerprint.python.environment,
         )
 
 

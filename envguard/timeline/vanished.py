@@ -24,7 +24,7 @@ class _Look:
     """The packages that lay on disk by a fingerprint, by name."""
 
     time_ns: int
-    prefix: str | None
+    prefix: str
     packages: Mapping[str, Package]
     proof: Evidence
 
@@ -60,7 +60,7 @@ def vanished(
 
 
 def _look(item: Recorded) -> _Look:
-    return _Look(item.time_ns, item.fingerprint.python.prefix, _on_disk(item.fingerprint), item.proof)
+    return _Look(item.time_ns, item.fingerprint.python.environment, _on_disk(item.fingerprint), item.proof)
 
 
 def _folder(package: Package, look: _Look, prefix: str) -> str:

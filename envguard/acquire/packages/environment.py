@@ -39,6 +39,8 @@ class Environment:
     sys_path: tuple[SysPathEntry, ...]
     site: tuple[str, ...]
     how: str
+    extends: str | None = None
+    """The environment over which uv laid this one for a single command; its packages are on the path, too."""
     pth: tuple[PthLine, ...] = ()
     finders: tuple[EditableFinder, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -54,6 +56,7 @@ class Environment:
             executable=self.executable,
             base=self.base,
             kind=self.kind,
+            extends=self.extends,
         )
 
 
@@ -223,6 +226,7 @@ def _read(
         sys_path=tuple(path.entries),
         site=tuple(e.path for e in path.entries if e.origin in ("site", "user site", "system site")),
         how=how,
+        extends=settings.get("extends-environment"),
         pth=tuple(path.pth),
         finders=tuple(path.finders),
         problems=tuple(notes.problems),
