@@ -155,8 +155,10 @@ def variable_changes(a: Fingerprint, b: Fingerprint) -> Differences:
         if change is None:
             continue
         # A rank's launcher gives it its GPUs, and torchrun sets what its own start needs: the shell has neither.
+        # Where the rank tells what its launcher was started with, that is what was compared.
+        told = any(name in (env.started or {}) for env, rank in zip((a.env, b.env), ranked, strict=True) if rank)
         if change.kind == "changed" and (
-            (name in MASKS and any(ranked)) or (name in LAUNCHER_SETS and ranked[0] != ranked[1])
+            (name in MASKS and any(ranked)) or (name in LAUNCHER_SETS and ranked[0] != ranked[1] and not told)
         ):
             change = replace(change, kind="launcher")
         yield change

@@ -48,7 +48,7 @@ def packages_of(
     found = []
     for _, dist in sorted(picked.items()):
         content = contents.get(dist.directory, Contents(None))
-        _judge(dist, content, distributions, notes)
+        _judge(dist, content, notes)
         found.append(package_of(dist, content))
     return tuple(found), tuple(shadowed)
 
@@ -137,7 +137,7 @@ def with_sources(packages: Iterable[Package], trees: Iterable[Code]) -> tuple[Pa
     return tuple(found)
 
 
-def _judge(dist: Distribution, content: Contents, every: Distributions, notes: Notes) -> None:
+def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
     if managed_by(dist) is not None:
         return  # strips, patches and moves files after RECORD was written, and verifies them by its own lists
     missing = sorted(path for path, got in content.departs.items() if got == MISSING)
@@ -148,19 +148,11 @@ def _judge(dist: Distribution, content: Contents, every: Distributions, notes: N
         )
         notes.problem("files-missing", dist.name, says, posixpath.join(dist.location, missing[0]))
     if edited:
-        over = {_overwriter(dist, path, content.departs[path], every) for path in edited}
-        names = ", ".join(sorted(name for name in over if name is not None))
-        by = "" if None in over else f" but what {names} installs there"
-        says = f"{len(edited)} of its files {_are(edited)} not what was installed{by}: {some_of(edited)}"
+        says = f"{len(edited)} of its files {_are(edited)} not what was installed: {some_of(edited)}"
         notes.problem("files-modified", dist.name, says, posixpath.join(dist.location, edited[0]))
     if content.identity is None and content.record_key is None and not dist.is_egg:
         says = "there is no RECORD: which files belong to it, and whether they are sound, cannot be told"
         notes.problem("record-missing", dist.name, says, f"{dist.directory}/RECORD")
-
-
-def _overwriter(dist: Distribution, path: str, got: str, every: Distributions) -> str | None:
-    """The package whose own file of that path is what lies there; told only where both RECORDs hash alike."""
-    return next((other.name for other, wanted in every.rivals(dist, path) if wanted == got), None)
 
 
 def _are(paths: list[str]) -> str:

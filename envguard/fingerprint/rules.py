@@ -260,7 +260,7 @@ RULES: tuple[Rule, ...] = (
     Rule("env", "*", "TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR", "info", "none",
          "where the compile cache lies; what is in it is judged by itself"),
     Rule("env", "launcher", "*", "info", "none", "the launcher sets it for what it starts"),
-    Rule("env", OWN, "*", "info", "none", "the process set or removed it itself after its start"),
+    Rule("env", OWN, "*", "info", "none", "the process, or what launched its ranks, set or removed it itself"),
     Rule("env", "torch", "*", "info", "none",
          "torch sets it itself when it first needs it; the stamp does not say what its process was started with"),
     Rule("env", "*", DETERMINISM, "warn", "numerics", "it decides how results are computed"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.processes.start_environment import parse_start
+from envguard.acquire.processes.start_environment import is_launcher, parse_start
 
 START = {"PATH": "/bin:/usr/bin", "CUDA_HANDED": "1", "NCCL_HASH": "abc", "TORCH_GONE": "yes", "LC_ALL": "C.UTF-8"}
 TELL = """
@@ -99,6 +99,50 @@ if __name__ == "__main__":
     child.join()
 """
     assert run(tmp_path, text, START) == [START, START]
+
+
+LAUNCHER = """
+import os, subprocess, sys
+made = {**os.environ, "ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1", "RANK": "0"}
+made.pop("TORCH_GONE", None)
+sys.exit(subprocess.call([sys.executable, "-S", *sys.argv[2:]], env=made))
+"""
+
+
+@pytest.mark.parametrize("launcher", ["accelerate", "script"])
+def test_a_rank_has_the_start_of_its_launcher(tmp_path: Path, launcher: str) -> None:
+    """accelerate hands over settings of its own; a script that does the same is a program of its own."""
+    script = tmp_path / launcher
+    script.write_text(LAUNCHER)
+    rank = f"import sys; sys.path[:0] = {[str(Path(__file__).parents[2]), *sys.path[1:]]!r}\n{TELL}\ntell()"
+    (tmp_path / "rank.py").write_text(rank)
+    command = [sys.executable, "-S", str(script), "launch", str(tmp_path / "rank.py")]
+    done = subprocess.run(command, env=START, capture_output=True, text=True, timeout=60, check=False)
+    found = json.loads(done.stdout)
+    assert (found == START) == (launcher == "accelerate"), done.stderr
+    assert found["NCCL_HASH"] == "abc"
+
+
+def test_which_command_lines_launch_ranks() -> None:
+    for line in (
+        "/v/bin/python /v/bin/accelerate launch --cpu train.py",
+        "/v/bin/python -u /v/bin/torchrun --nproc-per-node 2 train.py",
+        "python -m torch.distributed.run train.py",
+        "python -X faulthandler /v/bin/deepspeed train.py",
+        "python -u -m deepspeed.launcher.launch --node_rank=0 train.py",
+        "python -m accelerate launch train.py",
+    ):
+        assert is_launcher(line.split()), line
+    for line in (
+        "/v/bin/python train.py torchrun",
+        "python /v/bin/accelerate test",
+        "python -m trainer -m torch.distributed.run",
+        "bash torchrun.sh",
+        "python -c torchrun",
+        "python",
+        "",
+    ):
+        assert not is_launcher(line.split()), line
 
 
 def stat_of(*extents: int) -> bytes:

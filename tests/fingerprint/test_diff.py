@@ -506,7 +506,17 @@ def test_what_a_process_set_itself(
         assert all((drift.effect == "none") is (expected is OWN) for drift in report.drifts)
     if expected is OWN:
         (drift,) = compare(a, b).drifts
-        assert drift.why == "the process set or removed it itself after its start"
+        assert drift.why == "the process, or what launched its ranks, set or removed it itself"
+
+
+def test_what_torchrun_sets_where_nothing_is_set_and_what_is_set_now() -> None:
+    # The rank tells that its launcher was started with none: what would be handed over now is another start.
+    rank = process("RANK=0 OMP_NUM_THREADS=1", "RANK OMP_NUM_THREADS")
+    assert code(compare(rank, shell())) == 0
+    assert grade(rank, "env", "OMP_NUM_THREADS", shell("OMP_NUM_THREADS=7")) == ("warn", "performance")
+    # A rank that does not tell, as one of a launcher that is no program of Python.
+    for untold in (process("RANK=0 OMP_NUM_THREADS=1", ""), process("RANK=0 OMP_NUM_THREADS=1")):
+        assert code(compare(untold, shell())) == 0
 
 
 @pytest.mark.parametrize(

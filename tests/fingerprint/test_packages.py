@@ -49,15 +49,6 @@ def test_of_two_dist_infos_the_one_whose_record_matches_the_files_counts(stage: 
     assert "reinstall demo" in says
 
 
-def test_a_file_that_another_package_installs_too_is_told_to_be_its(stage: Stage) -> None:
-    install(stage, "1.0", b"x = 1\n")
-    wheels.build_wheel(stage.wheels, "other", "1.0", {"demo/__init__.py": b"x = 1000\n"})
-    stage.install("other")
-    [problem] = problems(look(stage), "files-modified")
-    says = "1 of its files is not what was installed but what other installs there: demo/__init__.py"
-    assert (problem.subject, problem.says) == ("demo", says)
-
-
 def test_where_no_record_matches_importlibs_choice_stands_and_it_is_said(stage: Stage) -> None:
     folder = install(stage, "1.0", b"x = 1\n")
     shutil.copytree(folder, stage.site / "demo-0.9.dist-info")

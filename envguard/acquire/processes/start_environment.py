@@ -8,24 +8,75 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 # arg_start, arg_end, env_start and env_end of /proc/PID/stat (proc(5)), counted from the field after the command.
 _EXTENTS = slice(45, 49)
+
+
+# Launchers, which make an environment for each rank that they start, by the names of their scripts and modules.
+_SCRIPTS = frozenset({"torchrun", "accelerate-launch", "deepspeed"})
+_MODULES = frozenset(
+    {
+        "torch.distributed.run",
+        "torch.distributed.launch",
+        "accelerate.commands.launch",
+        "deepspeed.launcher.runner",
+        "deepspeed.launcher.launch",
+    }
+)
+_MOST_ABOVE = 4
+_PPID = 1
 
 
 def start_variables() -> dict[str, str] | None:
     """The variables at the start of this process, whatever secrets are among them; None where that is not known.
 
     A process that `multiprocessing` spawned belongs to the program that did so: it was executed with what its parent
-    had made of the environment by then, so the parent's own start is the start of both.
+    had made of the environment by then, so the parent's own start is the start of both. So does a rank belong to the
+    launcher that started it: accelerate and torchrun hand over settings that the shell of the next start has not.
     """
-    parent = os.getppid()
+    first = parent = os.getppid()
     # As multiprocessing starts them: it knows the parent only after the main module, and this one, were imported.
-    if sys.orig_argv[-1:] == ["--multiprocessing-fork"]:
-        found = _read(parent)
-        if found is not None and parent == os.getppid():  # while it is our parent, its number is no other's
-            return found
-    return _read("self")
+    family = sys.orig_argv[-1:] == ["--multiprocessing-fork"]
+    found = None
+    for _ in range(_MOST_ABOVE):
+        above = _read(parent) if family or _is_launcher(parent) else None
+        if above is None:
+            break
+        found, family, parent = above, False, _parent_of(parent)
+    # While it is our parent, its number is no other's.
+    return found if found is not None and os.getppid() == first else _read("self")
+
+
+def _is_launcher(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as stream:
+            return is_launcher(os.fsdecode(stream.read(8192)).split("\0"))
+    except OSError:
+        return False
+
+
+def is_launcher(words: Sequence[str]) -> bool:
+    """Whether a command line is that of a launcher of ranks: a script, or a module behind options of Python."""
+    for number, word in enumerate(words[1:], 1):
+        if word == "-c":
+            return False
+        if word == "-m":
+            module, then = [*words[number + 1 :], "", ""][:2]
+            return module in _MODULES or (module == "accelerate" and then == "launch")
+        if not word.startswith("-") and words[number - 1] not in ("-X", "-W"):
+            name = os.path.basename(word)
+            return name in _SCRIPTS or (name == "accelerate" and [*words[number + 1 :], ""][0] == "launch")
+    return False
+
+
+def _parent_of(process: int) -> int:
+    try:
+        with open(f"/proc/{process}/stat", "rb") as stream:
+            return int(stream.read().rpartition(b")")[2].split()[_PPID])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _read(process: int | str) -> dict[str, str] | None:
