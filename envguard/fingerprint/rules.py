@@ -169,6 +169,8 @@ RULES: tuple[Rule, ...] = (
     Rule("packages", "changed|rebuilt|origin", NUMERIC, "warn", "numerics",
          "{subject} takes part in what is computed: results can change without an error"),
     Rule("packages", "removed", NUMERIC, "block", "breaks", "{subject} is gone"),
+    Rule("packages", "changed|rebuilt|origin", "envguard-forensics", "info", "none",
+         "envguard itself: it computes nothing"),
     Rule("packages", "changed", "*", "warn", "none",
          "another version; nothing is known of an effect on training, nor that there is none"),
     Rule("packages", "rebuilt", "*", "warn", "none", "the same version number with other content"),

@@ -246,13 +246,13 @@ def why(change: PackageChange, run: Transaction) -> str:
         return f"Which version was there is not known, so whether {asked} forced the swap cannot be told."
     if change.forced_by:
         return f"Forced by {_lines(change.forced_by)}, which {change.from_} does not meet."
+    if change.name in run.roots:
+        return f"Nothing required it: {change.name} was itself asked for."
     if change.allowed_by:
         asked = _lines(change.allowed_by)
         return (
             f"Permitted, not forced: {change.from_} meets {asked} too; an --upgrade or another index swaps it then."
         )
-    if change.name in run.roots:
-        return f"Nothing required it: {change.name} was itself asked for."
     return "No requirement of this run forced it or names it."
 
 
@@ -310,7 +310,8 @@ def removal_findings(
     for event in known:
         if event.kind != "package.removed" or event.transaction in own:
             continue
-        if since is None or end_of(event) >= since:
+        # What the checkpoint's own stamp no longer has went before it: to the microsecond at the very same time.
+        if since is None or end_of(event) > since + 0.001:
             at = (event.time, event.end, event.confidence)
             gone.setdefault(at if event.time != event.end else (*at[:2], event.id), []).append(event)
     return [_removal(sorted(events, key=_by_importance), checkpoint, saved) for events in gone.values()]
