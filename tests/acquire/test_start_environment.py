@@ -131,6 +131,7 @@ def test_which_command_lines_launch_ranks() -> None:
         "python -X faulthandler /v/bin/deepspeed train.py",
         "python -u -m deepspeed.launcher.launch --node_rank=0 train.py",
         "python -m accelerate launch train.py",
+        "python -m trainer.agent 2 train c.toml",
     ):
         assert is_launcher(line.split()), line
     for line in (

@@ -20,6 +20,7 @@ _MODULES = frozenset(
     {
         "torch.distributed.run",
         "torch.distributed.launch",
+        "trainer.agent",
         "accelerate.commands.launch",
         "deepspeed.launcher.runner",
         "deepspeed.launcher.launch",
