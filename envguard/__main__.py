@@ -1,6 +1,6 @@
 """`python -m envguard`."""
 
-from envguard.cli.app import main
+from envguard.cli.entry import main
 
 if __name__ == "__main__":
     main()

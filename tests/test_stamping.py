@@ -20,6 +20,7 @@ import pytest
 
 from envguard.acquire.seam.host import LiveHost
 from envguard.demo import wheels
+from envguard.demo.elf import shared_library
 from envguard.demo.stage import Stage
 from envguard.errors import InputError
 from envguard.stamping import read_stamp, stamp
@@ -31,6 +32,10 @@ for name in sys.argv[1].split(","):
     if name: __import__(name)
 print("ready", flush=True)
 for line in sys.stdin:
+    if line.startswith("import "):
+        exec(line)
+        print("ran", flush=True)
+        continue
     path = pathlib.Path(line.strip())
     path.mkdir(parents=True, exist_ok=True)
     (path / "model.pt").write_bytes(path.name.encode() * 5000)
@@ -61,6 +66,12 @@ class Trainer:
     def _expect(self, word: str) -> None:
         assert self.process.stdout is not None
         assert self.process.stdout.readline().strip() == word
+
+    def run(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        self._expect("ran")
 
     def stamp(self, name: str = "step_700") -> dict[str, Any]:
         path = self.stage.checkpoints / name
@@ -190,6 +201,57 @@ def test_a_library_that_was_edited_in_place_is_looked_at_again(torch_stage: Stag
     assert any(problem["kind"] == "files-modified" for problem in stamped["problems"])
 
 
+CHANGING = """
+import ctypes, os, pathlib, sys, envguard
+if "title" in sys.argv:  # as setproctitle sets one: over arguments and environment, the rest of both zero
+    fields = open("/proc/self/stat", "rb").read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[48])
+    ctypes.memmove(start, b"trainer".ljust(end - start, bytes(1)), end - start)
+os.environ.update(TRITON_PTXAS_PATH="/usr/lib/ptxas", NCCL_DEBUG="WARN", TORCH_HUB="hf_hunter2hunter2hunter2")
+del os.environ["OMP_NUM_THREADS"]
+path = pathlib.Path("checkpoints/step_30")
+path.mkdir()
+(path / "model.pt").write_bytes(b"x")
+envguard.stamp(path)
+"""
+HANDED = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.mark.parametrize("title", ["title", "none"])
+def test_what_a_process_set_itself_is_told_apart_from_what_it_was_started_with(
+    torch_stage: Stage, title: str
+) -> None:
+    """A shell like the one that started it matches; one that would hand over something else does not."""
+    torch_stage.lend_envguard()
+    script = torch_stage.project / "changing.py"
+    script.write_text(CHANGING)
+    command = [torch_stage.python, script, title]
+    subprocess.run(command, cwd=torch_stage.project, env=torch_stage.environ(HANDED), check=True)
+    text = (torch_stage.checkpoints / "step_30/envguard.json").read_text()
+    stamped = json.loads(text)["env"]
+    assert "hunter2" not in text
+    assert stamped["withheld"] == ["TORCH_HUB"]
+    assert stamped["started"] == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "TRITON_PTXAS_PATH": None}
+    assert "OMP_NUM_THREADS" not in stamped["variables"]
+    assert stamped["variables"].items() >= {"NCCL_DEBUG": "WARN", "TRITON_PTXAS_PATH": "/usr/lib/ptxas"}.items()
+
+    def rows(**variables: str) -> dict[str, tuple[str | None, str | None, str]]:
+        done = torch_stage.envguard("diff", "step_30", "live", "--json", extra={**HANDED, **variables})
+        found = json.loads(done.stdout)["drifts"]
+        return {row["subject"]: (row["a"], row["b"], row["severity"]) for row in found if row["facet"] == "env"}
+
+    own = {
+        "NCCL_DEBUG": ("WARN", "INFO", "info"),
+        "OMP_NUM_THREADS": (None, "4", "info"),
+        "TRITON_PTXAS_PATH": ("/usr/lib/ptxas", None, "info"),
+    }
+    assert rows() == own
+    assert rows(NCCL_DEBUG="WARN") == {**own, "NCCL_DEBUG": ("INFO", "WARN", "warn")}
+    assert rows(OMP_NUM_THREADS="8") == {**own, "OMP_NUM_THREADS": ("4", "8", "warn")}
+    live = torch_stage.envguard("snapshot", "--json", extra=HANDED)
+    assert json.loads(live.stdout)["env"]["digest"] == stamped["digest"]
+
+
 def test_a_checkpoint_of_an_earlier_process_gets_no_evidence(torch_stage: Stage) -> None:
     folder = save(torch_stage.checkpoints / "step_3")
     old = time.time() - 3600
@@ -210,6 +272,51 @@ def test_a_reinstall_of_the_same_build_is_no_divergence(torch_stage: Stage) -> N
         stamped = trainer.stamp()
     assert stamped["diverged"] == []
     assert stamped["id"] == snapshot(torch_stage)["id"]
+
+
+MAPS_ITS_CORE = """
+import mmap, os
+with open(os.path.join(os.path.dirname(__file__), "_core.abi3.so"), "rb") as stream:
+    core = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+"""
+
+
+def extension(stage: Stage, version: str) -> None:
+    """A wheel with a library that has no build-id, as those that Rust and auditwheel make have none."""
+    library = shared_library("core.so", version).replace(b"GNU\0", b"nil\0")
+    init = f"__version__ = {version!r}\n{MAPS_ITS_CORE}".encode()
+    wheels.build_wheel(stage.wheels, "rusty", version, {"rusty/__init__.py": init, "rusty/_core.abi3.so": library})
+    stage.install(f"rusty=={version}", arguments=["--reinstall-package", "rusty", "--link-mode", "copy"])
+
+
+@pytest.mark.parametrize("between", [None, "1.1"])
+def test_a_library_without_a_build_id_that_came_back_is_no_divergence(
+    torch_stage: Stage, between: str | None
+) -> None:
+    """The same wheel installed anew, or another one and then this again: the process and the disk have one build."""
+    extension(torch_stage, "1.0")
+    before = snapshot(torch_stage)
+    with training(torch_stage, imports="rusty") as trainer:
+        if between is not None:
+            extension(torch_stage, between)
+            assert diverged(trainer.stamp("step_1")) == {"rusty": ("1.0", between)}
+        extension(torch_stage, "1.0")
+        stamped = trainer.stamp("step_2")
+    assert (stamped["id"], stamped["diverged"]) == (before["id"], [])
+    assert [item for item in stamped["unknown"] if "rusty" in item["what"]] == []
+
+
+def test_a_library_of_a_build_that_no_one_saw_is_unknown(torch_stage: Stage) -> None:
+    extension(torch_stage, "1.0")
+    with training(torch_stage, imports="") as trainer:
+        extension(torch_stage, "1.1")
+        trainer.run("import rusty")
+        extension(torch_stage, "1.0")
+        shutil.rmtree(torch_stage.cache)
+        stamped = trainer.stamp()
+    assert diverged(stamped)["rusty"][0] == "1.1"
+    [doubt] = [item["why"] for item in stamped["unknown"] if "rusty" in item["what"]]
+    assert doubt.startswith("its files were replaced while this process ran;")
 
 
 def test_what_is_imported_after_the_swap_is_stamped_as_new(torch_stage: Stage) -> None:
@@ -369,6 +476,40 @@ import envguard
 stamped = envguard.stamp(checkpoint)
 print((checkpoint / "envguard.json").read_text())
 """
+
+
+UNDER_UV_RUN = """
+import importlib.metadata, json, pathlib, sys
+import envguard, extra, torch
+path = pathlib.Path("checkpoints/step_1")
+path.mkdir()
+(path / "model.pt").write_bytes(b"1")
+envguard.stamp(path)
+print(json.dumps(sorted(dist.metadata["Name"] for dist in importlib.metadata.distributions())))
+"""
+
+
+def test_what_uv_run_lays_over_the_environment_for_one_command(torch_stage: Stage) -> None:
+    """`uv run --with` makes an environment in the cache that lasts as long as the command, over the project's."""
+    stage = torch_stage
+    stage.lend_envguard()
+    wheels.build_wheel(stage.wheels, "extra", "1.0")
+    (stage.project / "train.py").write_text(UNDER_UV_RUN)
+    where = ("--no-project", "--offline", "--no-index", "--find-links", str(stage.wheels))
+    done = stage.uv("run", *where, "--with", "extra", "--python", str(stage.python), "train.py")
+    stamped = json.loads((stage.checkpoints / "step_1/envguard.json").read_text())
+    assert sorted(package["name"] for package in stamped["packages"]) == json.loads(done.stdout)
+    assert {"extra", "torch"} <= builds(stamped).keys()
+    assert stamped["python"]["extends"] == str(stage.venv)
+    assert "_uv_ephemeral_overlay.pth" not in {problem["subject"] for problem in stamped["problems"]}
+    # What the command brought with it is no loss of the environment that it was laid over, and a change there shows.
+    same = stage.envguard("diff", "--json", "step_1")
+    assert same.returncode == 0, same.stdout
+    laid = [drift for drift in json.loads(same.stdout)["drifts"] if drift["subject"] == "extra"]
+    assert [(drift["severity"], drift["a"], drift["b"]) for drift in laid] == [("info", "1.0", None)]
+    assert stage.envguard("timeline", "--since-checkpoint", "step_1").returncode == 0
+    cu130(stage)
+    assert stage.envguard("diff", "step_1").returncode == 1
 
 
 @pytest.mark.parametrize("when", ["early", "late"])

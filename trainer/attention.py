@@ -18,6 +18,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.mask import BlockLayout, Mask, block_mask, dense_mask
+from trainer.static_graph import static_graph
 
 Backend = Literal["sdpa", "flex"]
 Flex = Callable[..., Tensor]
@@ -51,4 +52,4 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
 @functools.cache
 def compiled_flex() -> Flex:
     """flex_attention by itself, compiled: for callers outside a compiled model."""
-    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    return static_graph(flex_attention)

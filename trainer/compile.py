@@ -21,6 +21,7 @@ from trainer.config import LayerType
 from trainer.errors import CompileError
 from trainer.mask import Mask
 from trainer.model import Drafter
+from trainer.static_graph import static_graph
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -74,14 +75,7 @@ def _refuse_others(folder: Path, writable: int) -> None:
 
 
 def compile_strictly() -> None:
-    """Makes errors of flex_attention's one warning that it runs uncompiled, and of a code object past its limit.
-
-    Kernels whose numbers depend on their tiles (reductions) get them by rule, not by stopwatch: a resumed run times
-    them anew, on a GPU that is warmer by then, and would go on with other losses.
-    """
-    import torch._inductor.config
-
-    torch._inductor.config.deterministic = True
+    """Makes errors of flex_attention's one warning that it runs uncompiled, and of a code object past its limit."""
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     warnings.filterwarnings("error", message=".*flex_attention called without torch.compile.*")
 
@@ -103,7 +97,7 @@ class CompiledDrafter:
         if self.compiles:
             torch._dynamo.config.recompile_limit = max(8, 2 * shapes)
         if enabled:
-            self.body = torch.compile(drafter.body, dynamic=False, fullgraph=True)
+            self.body = static_graph(drafter.body)
 
     def __call__(
         self, taps: Tensor, position: Tensor, block: Tensor, block_position: Tensor, masks: Mapping[LayerType, Mask]

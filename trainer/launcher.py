@@ -13,7 +13,9 @@ from types import FrameType
 import psutil
 
 from trainer.config import Config
-from trainer.watch import LAUNCHER
+
+LAUNCHER = "TRAINER_LAUNCHER"
+"""Environment variable: the process id of what started the ranks of this machine, if that was this trainer."""
 
 
 def wants_ranks(config: Config, *, asked: bool) -> bool:
@@ -29,31 +31,11 @@ def launch(config: Config, arguments: Sequence[str]) -> int:
     would report a failure. The ranks end with this process, even if it is killed.
     """
     ranks = config.topology.targets + config.topology.drafters
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--standalone", "--nproc-per-node", str(ranks)),
-        *virtual_rank(ranks),
-        *("-m", "trainer", *arguments),
-    ]
+    command = [sys.executable, "-m", "trainer.agent", str(ranks), *arguments]
     # A session of its own keeps a terminal's Ctrl-C from reaching torchrun before it reaches the ranks.
     agent = subprocess.Popen(command, start_new_session=True, env={**os.environ, LAUNCHER: str(os.getpid())})
     with forwarding(agent.pid):
         return agent.wait()
-
-
-def virtual_rank(ranks: int) -> list[str]:
-    """Lets each rank see its GPU as cuda:0, so that ranks share compiled code, where torchrun can do that.
-
-    With fewer GPUs than ranks it would show the last ranks a GPU that is not there.
-    """
-    import torch
-
-    if torch.cuda.device_count() < ranks:
-        return []
-    from torch.distributed.run import get_args_parser
-
-    known = {option for action in get_args_parser()._actions for option in action.option_strings}
-    return ["--virtual-local-rank"] if "--virtual-local-rank" in known else []
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.static_graph import static_graph
+
 CHUNK_ELEMENTS = {"cuda": 2**28, "cpu": 2**26}
 """Most logits that exist at a time; 2**28 are 1 GiB in fp32."""
 
@@ -150,7 +152,7 @@ def _logits(hidden: Tensor, head: Tensor) -> Tensor:
 @functools.cache
 def compiled_chunk() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """``_chunk`` fused by the compiler."""
-    return torch.compile(_chunk, dynamic=False, fullgraph=True)
+    return static_graph(_chunk)
 
 
 def chunk_rows(rows: int, vocab: int, device: str) -> int:

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from trainer.static_graph import static_graph
+
 FLEX_BLOCK = 128
 """Side of flex_attention's own blocks, in tokens."""
 
@@ -127,7 +129,7 @@ def block_tables(anchor: Tensor, start: Tensor, context: int, block_size: int, w
 @functools.cache
 def compiled_tables() -> Callable[..., Tables]:
     """``block_tables``, fused by the compiler."""
-    return torch.compile(block_tables, dynamic=False, fullgraph=True)
+    return static_graph(block_tables)
 
 
 def _touched(low: Tensor, high: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:

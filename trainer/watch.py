@@ -22,10 +22,9 @@ from torch.distributed import DistError
 from torch.distributed.distributed_c10d import Store
 
 from trainer.errors import RankFailed
+from trainer.launcher import LAUNCHER
 
 logger = logging.getLogger("trainer")
-LAUNCHER = "TRAINER_LAUNCHER"
-"""Environment variable: the process id of what started the ranks of this machine, if that was this trainer."""
 FAILED, DONE, WHERE = "trainer/failed", "trainer/done", "trainer/where"
 INTERVAL = 1.0
 """Seconds between two looks."""

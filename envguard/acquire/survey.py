@@ -5,8 +5,9 @@ The order does not matter to the answer; a witness that is missing or refuses is
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from envguard.acquire.machine import boots, driver, package_logs
@@ -83,6 +84,8 @@ class Survey:
     stamps: tuple[stamps.Stamp, ...] = ()
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Path of a stamp → the prefix that it is of, where that is another environment of this machine."""
+    prefixes: frozenset[str] = frozenset()
+    """Prefixes that stamps name and that lead to this environment, as it is named here or by way of links."""
     made_ns: int | None = None
     """When pyvenv.cfg was written, with which a venv begins; None where there is none."""
     written_by: tuple[checkpoint_metadata.WrittenBy, ...] = ()
@@ -109,6 +112,10 @@ class Survey:
     lost: tuple[lost_files.Lost, ...] = ()
     gone_sources: tuple[tuple[str, str], ...] = ()
     """(package, path): editable installs whose source is not there."""
+    busy: str | None = None
+    """Who was changing the environment just then, or left it half changed: what is not there may be about to come."""
+    site_changes: dict[str, int] = field(default_factory=dict)
+    """Site-packages folder → its mtime in ns: its last change by a name that came or went."""
     unavailable: list[Unavailable] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
 
@@ -183,7 +190,17 @@ def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
         other = other_environment(host, stamp.fingerprint, seen.env.prefix) if stamp.fingerprint is not None else None
         if other is not None:
             seen.elsewhere[stamp.path] = other
+    seen.prefixes = frozenset(_names_of(host, seen.env.prefix, seen.stamps))
     seen.written_by = checkpoint_metadata.read_checkpoint_metadata(host, seen.checkpoints.found, seen.unknown)
+
+
+def _names_of(host: Host, prefix: str, taken: Iterable[stamps.Stamp]) -> Iterator[str]:
+    yield prefix
+    real = host.realpath(prefix)
+    for name in {stamp.fingerprint.python.environment for stamp in taken if stamp.fingerprint is not None}:
+        with contextlib.suppress(OSError):
+            if host.realpath(name) == real:
+                yield name
 
 
 def _logs(host: Host, request: Request, seen: Survey) -> None:
@@ -254,7 +271,9 @@ def _installer_logs(host: Host, request: Request, seen: Survey) -> None:
         seen.lacks("pyc", "no package has compiled files: none was imported, or bytecode is kept elsewhere")
     trees = SiteTrees(host, seen.unknown)
     seen.edits = watched_files.read_edits(host, seen.distributions, seen.installs, trees, seen.unknown)
-    seen.lost = lost_files.read_lost(host, seen.env, seen.distributions, trees, request.state, seen.unknown)
+    seen.site_changes = lost_files.site_changes(host, seen.env)
+    seen.busy = lost_files.at_work(host, seen.env, request.state)
+    seen.lost = lost_files.read_lost(host, seen.distributions, trees, seen.busy, seen.unknown)
 
 
 def _compile_caches(host: Host, request: Request, seen: Survey) -> None:

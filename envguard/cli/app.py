@@ -18,6 +18,7 @@ import typer.core
 import typer.main
 
 from envguard import __version__
+from envguard.cli.entry import OWN_ENVIRONMENT, unmet
 from envguard.errors import Error
 
 COMMANDS: dict[str, str] = {
@@ -168,6 +169,8 @@ def _report(error: Exception, words: list[str]) -> int:
     else:
         message = f"{type(error).__name__}: {error}"
         hint, code = "this is a fault in envguard; `-vv` prints the traceback to report", 2
+        if others := unmet():
+            hint = f"{'; '.join(others)}: {OWN_ENVIRONMENT}"
     if any(word.startswith("-vv") for word in own) or own.count("-v") > 1:
         import traceback
 

@@ -67,17 +67,22 @@ def launch(
     color: ColorOption = "auto",
 ) -> None:
     """Start COMMAND only where the environment matches the reference, watch it, and pass on its exit code."""
+    from envguard.acquire.seam.host import LiveHost
     from envguard.cli.references import open_knowledge, open_places
     from envguard.launch.prepare import Request
     from envguard.launch.rendezvous import explicit
+    from envguard.launch.whose import runs_on
     from envguard.report.screen import Screen
 
     screen = Screen(json, quiet, verbose, color)
-    session = open_session(python, checkpoints)
+    runner = runs_on(LiveHost(), command or (), os.environ)
+    session = open_session(python, checkpoints, otherwise=runner.interpreter if runner is not None else None)
     request = Request(
         project=session.project,
         start=session.start,
         python=session.python,
+        chosen=bool(python or session.project.config.python),
+        runner=runner,
         checkpoint_roots=session.checkpoint_roots,
         command=tuple(command or ()),
         against=against,

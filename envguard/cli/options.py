@@ -39,10 +39,13 @@ class Session:
     checkpoint_roots: tuple[Path, ...]
 
 
-def open_session(python: str | None, checkpoints: list[str] | None = None) -> Session:
-    """Resolves the shared options. Raises `UsageError` for a bad configuration."""
+def open_session(python: str | None, checkpoints: list[str] | None = None, otherwise: str | None = None) -> Session:
+    """Resolves the shared options; `otherwise` is the environment where neither they nor the configuration name one.
+
+    Raises `UsageError` for a bad configuration.
+    """
     start = Path.cwd()
-    project = _open_project(start, python)
+    project = _open_project(start, python, otherwise)
     for name in checkpoints or ():
         if not Path(name).is_dir():
             # Looked up silently, a misspelt folder would say "no such checkpoint" of one that is there.
@@ -51,10 +54,10 @@ def open_session(python: str | None, checkpoints: list[str] | None = None) -> Se
         project.path(name) for name in project.config.checkpoints
     )
     _say_pending(project)
-    return Session(start, project, python or project.config.python, roots)
+    return Session(start, project, python or project.config.python or otherwise, roots)
 
 
-def _open_project(start: Path, python: str | None) -> Project:
+def _open_project(start: Path, python: str | None, otherwise: str | None) -> Project:
     """Outside any project the state is the environment's: which one it is must be known first."""
     project = open_project(start, os.environ)
     if project.root is not None or project.config.state is not None:
@@ -64,7 +67,7 @@ def _open_project(start: Path, python: str | None) -> Project:
     from envguard.errors import InputError
 
     try:
-        prefix = locate(LiveHost(), python or project.config.python, str(start)).prefix
+        prefix = locate(LiveHost(), python or project.config.python or otherwise, str(start)).prefix
     except InputError:
         return project  # the command that needs an environment says so itself
     return open_project(start, os.environ, prefix=prefix)

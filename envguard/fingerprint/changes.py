@@ -6,18 +6,21 @@ The machine (driver, GPUs, memory, system) is compared in `machine_changes`, com
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
-from envguard.fingerprint.rules import Change
+from envguard.fingerprint.rules import OWN, Change
 from envguard.fingerprint.units import counted, size
 from envguard.fingerprint.variables import MASKS, is_per_rank
 from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Code, FileSet, Fingerprint
+from envguard.model.fingerprint import Code, Environment, FileSet, Fingerprint
 
 Differences = Iterator[Change | Unknown]
 # What torchrun sets where it is not set, so that a stamp of a rank has it and the shell that starts the run has not.
 LAUNCHER_SETS = ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+# The packages whose ptxas inductor names to triton when it first compiles.
+PTXAS_OWNERS = ("site-packages/torch", "site-packages/triton", "dist-packages/torch", "dist-packages/triton")
 
 
 def not_recorded(facet: Facet, first_lacks: bool) -> Unknown:
@@ -136,15 +139,64 @@ def _amount(item: FileSet | None) -> str | None:
 
 
 def variable_changes(a: Fingerprint, b: Fingerprint) -> Differences:
-    """Environment variables that envguard looks at; a secret's value is known to neither side."""
+    """Environment variables that envguard looks at; a secret's value is known to neither side.
+
+    torch, libraries and scripts write into the environment of their own process. What one did so is no difference
+    from a shell, a launch or a process that has not done it: they compare by what it was started with.
+    """
     if a.env is None or b.env is None:
         if (a.env is None) != (b.env is None):
             yield not_recorded("env", a.env is None)
         return
     old, new = a.env.variables, b.env.variables
     ranked = [any(is_per_rank(name) for name in variables) for variables in (old, new)]
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            # A rank's launcher gives it its GPUs, and torchrun sets what its own start needs: the shell has neither.
-            by_launcher = (name in MASKS and any(ranked)) or (name in LAUNCHER_SETS and ranked[0] != ranked[1])
-            yield Change("env", name, "launcher" if by_launcher else "changed", old.get(name), new.get(name))
+    for name in sorted(old.keys() | new.keys() | (a.env.started or {}).keys() | (b.env.started or {}).keys()):
+        change = _variable(name, a, a.env, b, b.env)
+        if change is None:
+            continue
+        # A rank's launcher gives it its GPUs, and torchrun sets what its own start needs: the shell has neither.
+        # Where the rank tells what its launcher was started with, that is what was compared.
+        told = any(name in (env.started or {}) for env, rank in zip((a.env, b.env), ranked, strict=True) if rank)
+        if change.kind == "changed" and (
+            (name in MASKS and any(ranked)) or (name in LAUNCHER_SETS and ranked[0] != ranked[1] and not told)
+        ):
+            change = replace(change, kind="launcher")
+        yield change
+
+
+def _variable(name: str, a: Fingerprint, a_env: Environment, b: Fingerprint, b_env: Environment) -> Change | None:
+    was, now = a_env.variables.get(name), b_env.variables.get(name)
+    a_own, b_own = (env.started is not None and name in env.started for env in (a_env, b_env))
+    if a_own == b_own:
+        # Neither touched it, or both made it what they ran with.
+        if was == now:
+            return None
+        by_torch = not a_own and (_by_torch(name, a, was, now) or _by_torch(name, b, now, was))
+        return Change("env", name, "torch" if by_torch else "changed", was, now)
+    started = ((a_env if a_own else b_env).started or {})[name]
+    other, handed = (now, b) if a_own else (was, a)
+    if started == other:
+        return Change("env", name, OWN, was, now) if was != now else None
+    if _is_process(handed):
+        # Two processes: what counts is what each ran with.
+        return Change("env", name, "changed", was, now) if was != now else None
+    if started is None and was == now:
+        return None  # it is handed over now, and the process gave itself the same
+    # What is handed to the next process differs from what was handed to this one, whatever that made of it.
+    return Change("env", name, "changed", *((started, now) if a_own else (was, started)))
+
+
+def _is_process(side: Fingerprint) -> bool:
+    """Whether the variables are those of a process that runs, not those which one would be started with."""
+    return side.origin == "loaded" or (side.env is not None and side.env.started is not None)
+
+
+def _by_torch(name: str, side: Fingerprint, value: str | None, other: str | None) -> bool:
+    """Whether that is what torch itself sets where nothing is set, in a process that does not tell what it was
+    started with: a stamp of an earlier envguard, or of a process that had overwritten that."""
+    unrecorded = side.origin == "loaded" and side.env is not None and side.env.started is None
+    if not unrecorded or value is None or other is not None:
+        return False
+    if name == "TRITON_PTXAS_PATH":
+        return value.startswith(f"{side.python.prefix}/") and any(f"/{own}/" in value for own in PTXAS_OWNERS)
+    return (name, value) == ("CUDA_MODULE_LOADING", "LAZY")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config, PolicyRule
 from envguard.errors import UsageError
-from envguard.fingerprint.diff import differences, report
+from envguard.fingerprint.diff import differences, report, side_of
 from envguard.fingerprint.minority import compare_many
 from envguard.fingerprint.partial import Known, Partial, of_lock, of_witnesses
 from envguard.fingerprint.reference import Reference
 from envguard.fingerprint.rules import Change, check_policy, is_torch_stack
-from envguard.model.drift import DiffReport, Side
+from envguard.model.drift import DiffReport
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 
@@ -57,8 +57,8 @@ def compare_references(
         (*left.changes, *right.changes, *changes, *_settings(a, b)),
         (*left.unknown, *right.unknown, *unknown),
         policy,
-        Side(id=one.id if one else None, label=a.label),
-        Side(id=two.id if two else None, label=b.label),
+        side_of(one, a.label),
+        side_of(two, b.label),
     )
 
 

@@ -49,7 +49,7 @@ def compare(
     found = list(differences(a, b))
     changes = [item for item in found if isinstance(item, Change)]
     unknown = [item for item in found if isinstance(item, Unknown)]
-    return report(changes, unknown, policy, Side(id=a.id, label=a_label), Side(id=b.id, label=b_label))
+    return report(changes, unknown, policy, side_of(a, a_label), side_of(b, b_label))
 
 
 def report(
@@ -69,14 +69,23 @@ def report(
     return DiffReport(a=a, b=b, match=match, drifts=tuple(drifts), unknown=tuple(undetermined))
 
 
-def order(drift: Drift) -> tuple[int, bool, int, int, str]:
-    """Sort key: the worst first; torch before what came with it; then by what it does, by facet, by subject."""
+def side_of(fingerprint: Fingerprint | None, label: str) -> Side:
+    """One side by its label; None for what was never fingerprinted."""
+    if fingerprint is None:
+        return Side(id=None, label=label)
+    return Side(id=fingerprint.id, label=label, prefix=fingerprint.python.environment)
+
+
+def order(drift: Drift) -> tuple[int, bool, int, int, bool, str]:
+    """Sort key: the worst first; torch before what came with it; then by what it does, by facet; what went or changed
+    before the requirements that fail for it; by subject."""
     facets = (*_FIRST, *FACETS)
     return (
         _SEVERITY[drift.severity],
         (drift.facet, drift.subject) != ("torch", "torch"),
         _EFFECT[drift.effect],
         facets.index(drift.facet),
+        drift.is_requirement,
         drift.subject,
     )
 

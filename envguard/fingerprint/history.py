@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from envguard import clock
+from envguard.acquire.runs.checkpoints import short_names
 from envguard.acquire.runs.own_records import Entry, read_journal, read_run_records
 from envguard.acquire.runs.stamps import read_stamp
 from envguard.acquire.section import reason
@@ -35,6 +36,7 @@ def _checkpoints(places: Places, notes: list[str], unknown: list[Unknown]) -> It
     found = places.checkpoints()
     unknown += found.unknown
     notes += [item.says for item in found.disorder]
+    names = short_names(found.found)
     for checkpoint in found.found:
         identity = None
         try:
@@ -43,13 +45,13 @@ def _checkpoints(places: Places, notes: list[str], unknown: list[Unknown]) -> It
             unknown.append(Unknown(checkpoint.path, reason(error)))
             stamp = None
         if stamp is not None and stamp.why_not is not None:
-            notes.append(f"{checkpoint.name}: {stamp.why_not}")
+            notes.append(f"{names[checkpoint.path]}: {stamp.why_not}")
         elif stamp is not None and stamp.fingerprint is not None:
             identity = stamp.fingerprint.id
         yield LogEntry(
             time=clock.iso_ns(checkpoint.saved_ns),
             kind="checkpoint",
-            ref=checkpoint.name,
+            ref=names[checkpoint.path],
             id=identity,
             path=checkpoint.path,
         )

@@ -93,7 +93,7 @@ def _loaded(
     if not held.imported and not held.stale:
         return moved[0] if moved else (None if came_later else disk)
     if held.stale or contradicts:
-        return _from_before(name, disk, moved, held, before, process, unknown)
+        return _from_before(name, disk, older, held, before, process, unknown)
     if held.fresh or not (moved or came_later):
         return disk
     return _by_version(name, disk, moved, held, unknown)
@@ -102,7 +102,7 @@ def _loaded(
 def _from_before(
     name: str,
     disk: Package | None,
-    moved: list[Package],
+    older: list[Package],
     held: Held,
     before: Before,
     process: Process,
@@ -110,14 +110,19 @@ def _from_before(
 ) -> Package | None:
     """What is in memory is no longer on disk: an earlier state, an archive of it, or its version and no build."""
     version = process.torch.version if name == "torch" and process.torch is not None else held.version
-    if held.stale_at_import and not before.launched:
-        # What lay on disk when envguard was imported had replaced it already.
-        moved = []
-    fitting = [package for package in moved if same_version(package.version, version)]
+    states = []
+    # Where it was gone already when envguard was imported, what lay on disk by then had replaced it.
+    if not held.stale_at_import or before.launched:
+        states = [package for package in older if _build(package) != _build(disk)]
+        # The same wheel was installed anew, or another one and then this again. A library whose build-id is another
+        # than that of its file is of no such build.
+        if len(states) < len(older) and disk is not None and not any(file.build_id for file in held.stale):
+            states.append(disk)
+    fitting = [package for package in states if same_version(package.version, version)]
     if fitting:
         return fitting[0]
     found = process.recover(name, held)
-    like = disk or (moved[0] if moved else None)
+    like = disk or (older[0] if older else None)
     if like is None:
         return None
     if found is not None:
@@ -128,11 +133,12 @@ def _from_before(
             requires=found.requires,
             requires_python=found.requires_python,
         )
+    when = "before envguard was imported" if held.stale_at_import else "while this process ran"
     unknown.append(
         Unknown(
             f"build of {name} as loaded",
-            "its files were replaced before envguard was imported; no uv cache holds the library that is mapped, and "
-            "no earlier fingerprint knows it",
+            f"its files were replaced {when}; no uv cache holds the library that is mapped, and no earlier "
+            "fingerprint knows it",
         )
     )
     return msgspec.structs.replace(_bare(like), version=version, build=None, requires=(), requires_python=None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from envguard.config import PolicyRule
 from envguard.fingerprint.diff import differences, order, report
-from envguard.fingerprint.rules import Change, check_policy, grade
+from envguard.fingerprint.rules import OWN, Change, check_policy, grade
 from envguard.model.drift import DiffReport, Drift, Minority, Side
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
@@ -29,15 +29,15 @@ def compare_many(named: Sequence[Named], policy: Sequence[PolicyRule] = ()) -> D
     drifts: dict[Drift, None] = {}
     minority: list[Minority] = []
     for key in keys:
-        groups = _groups([changes.get(key, []) for changes in said])
+        groups, found = _vote(named, [changes.get(key, []) for changes in said], key, policy)
         most, odd = groups[0], [index for group in groups[1:] for index in group]
         # A tie has no majority: then nobody is right, and everybody is named.
         tied = len(groups) > 1 and len(groups[1]) == len(most)
-        found = {index: _drifts(named[most[0]][1], named[index][1], key, policy) for index in odd}
         drifts.update(dict.fromkeys(drift for each in found.values() for drift in each))
-        if not any(drift.severity != "info" for each in found.values() for drift in each):
+        grave = [index for index in odd if _is_grave(found[index])]
+        if not grave:
             continue
-        for index in (*most, *odd) if tied else odd:
+        for index in (*most, *odd) if tied else grave:
             minority.append(
                 _row(named[index][0], key, found.get(index) or next(iter(found.values())), index in found)
             )
@@ -60,6 +60,35 @@ def _by_subject(base: Fingerprint, other: Fingerprint) -> dict[_Key, list[Change
         if isinstance(item, Change) and item.facet != "unknown":
             found.setdefault((item.facet, item.subject), []).append(item)
     return found
+
+
+def _vote(
+    named: Sequence[Named], said: list[list[Change]], key: _Key, policy: Sequence[PolicyRule]
+) -> tuple[list[list[int]], dict[int, list[Drift]]]:
+    """Groups that say the same, the majority first, and what each of the others has against the majority.
+
+    References that set a variable themselves differ in nothing from one that did not, and may differ from each other:
+    where the majority set nothing, they are held against each other.
+    """
+    groups = _groups(said)
+    found = _against_first(named, groups, key, policy)
+    by_themselves = any(change.kind == OWN for changes in said for change in changes)
+    if by_themselves and len(groups) > 2 and not any(_is_grave(drifts) for drifts in found.values()):
+        among = _against_first(named, groups[1:], key, policy)
+        if any(_is_grave(drifts) for drifts in among.values()):
+            return groups[1:], among
+    return groups, found
+
+
+def _against_first(
+    named: Sequence[Named], groups: list[list[int]], key: _Key, policy: Sequence[PolicyRule]
+) -> dict[int, list[Drift]]:
+    usual = named[groups[0][0]][1]
+    return {index: _drifts(usual, named[index][1], key, policy) for group in groups[1:] for index in group}
+
+
+def _is_grave(drifts: Iterable[Drift]) -> bool:
+    return any(drift.severity != "info" for drift in drifts)
 
 
 def _groups(changes: list[list[Change]]) -> list[list[int]]:

@@ -51,9 +51,12 @@ def package_changes(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown
     for name in sorted((before.keys() | after.keys()) - renamed.keys() - set(renamed.values())):
         old, new = before.get(name), after.get(name)
         if old is None and new is not None:
-            yield Change(facet_of(name), name, "added", None, full_version(b, new))
+            yield Change(
+                facet_of(name), name, "overlay" if is_laid_over(b, new) else "added", None, full_version(b, new)
+            )
         elif new is None and old is not None:
-            yield Change(facet_of(name), name, "removed", full_version(a, old), None)
+            kind = "overlay" if is_laid_over(a, old) else "removed"
+            yield Change(facet_of(name), name, kind, full_version(a, old), None)
         elif old is not None and new is not None:
             yield from _between(a, b, old, new)
     yield from _by_version_only(before, after)
@@ -62,6 +65,12 @@ def package_changes(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown
     yield from _cuda_build(a, b)
     yield from _shadowed(a, b)
     yield from _requirements(a, b)
+
+
+def is_laid_over(fingerprint: Fingerprint, package: Package) -> bool:
+    """Whether a package came with a single command (`uv run --with`), and is of no environment that stays."""
+    under = fingerprint.python.extends
+    return under is not None and not f"{package.location}/".startswith(f"{under.rstrip('/')}/")
 
 
 def _renamed(before: dict[str, Package], after: dict[str, Package]) -> dict[str, str]:

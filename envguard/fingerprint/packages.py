@@ -23,7 +23,7 @@ from envguard.model.plain import printable
 from envguard.state.digests import is_racy
 
 # Put there by the makers of virtual environments themselves, which list them nowhere.
-_OWN_PTH = frozenset({"_virtualenv.pth", "distutils-precedence.pth"})
+_OWN_PTH = frozenset({"_virtualenv.pth", "distutils-precedence.pth", "_uv_ephemeral_overlay.pth"})
 # Some code in a .pth is a program of its own; a person wants to see how it begins.
 _SHOWN = 100
 _MOST_READ = 4096

@@ -224,7 +224,7 @@ def _of_name(text: str, places: Places) -> Reference:
     checkpoints = places.checkpoints()
     found = match_name(checkpoints.found, text) if text else ()
     if len(found) == 1:
-        return of_checkpoint(found[0], places.host)
+        return of_checkpoint(found[0], places.host, short_name(found[0], checkpoints.found))
     if found:
         listed = "\n".join(f"  {item.path}" for item in found)
         runs = {item.run_directory for item in found}

@@ -75,6 +75,8 @@ PER_RANK = (
     "RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|ROLE_WORLD_SIZE|GROUP_WORLD_SIZE|MASTER_ADDR"
     "|MASTER_PORT|TORCHELASTIC_*|SLURM_*|OMPI_*|PMI_*"
 )
+# Kind of change of a variable that a process gave another value than it was started with.
+OWN = "own"
 
 
 # First word of a problem's kind → the facet that it is about; the others are about packages.
@@ -163,8 +165,8 @@ RULES: tuple[Rule, ...] = (
     Rule("packages", "rebuilt", BUILT_ON_TORCH, "block", "numerics",
          "the same version number on another build: made against another torch or CUDA, or changed"),
     Rule("packages", "changed", BUILT_ON_TORCH, "block", "numerics",
-         "{subject} is built against torch and computes with it: another version gives other kernels"),
-    Rule("packages", "removed", BUILT_ON_TORCH, "block", "breaks", "{subject} is gone, and with it its kernels"),
+         "{subject} is built on torch and computes with it: another version can compute otherwise"),
+    Rule("packages", "removed", BUILT_ON_TORCH, "block", "breaks", "{subject} is gone: whatever imports it fails"),
     Rule("packages", "added", BUILT_ON_TORCH, "warn", "numerics",
          "{subject} was not there: models pick it up by themselves where they find it"),
     Rule("packages", "changed|rebuilt|origin", "transformers", "warn", "numerics",
@@ -172,6 +174,8 @@ RULES: tuple[Rule, ...] = (
     Rule("packages", "changed|rebuilt|origin", NUMERIC, "warn", "numerics",
          "{subject} takes part in what is computed: results can change without an error"),
     Rule("packages", "removed", NUMERIC, "block", "breaks", "{subject} is gone"),
+    Rule("packages", "changed|rebuilt|origin", "envguard-forensics", "info", "none",
+         "envguard itself: it computes nothing"),
     Rule("packages", "changed", "*", "warn", "none",
          "another version; nothing is known of an effect on training, nor that there is none"),
     Rule("packages", "rebuilt", "*", "warn", "none", "the same version number with other content"),
@@ -179,6 +183,8 @@ RULES: tuple[Rule, ...] = (
     Rule("packages", "removed", "*", "warn", "breaks", "{subject} is gone: whatever imports it fails"),
     Rule("packages", "added", "*", "info", "none",
          "came later; it shadows nothing and breaks nothing that was there"),
+    Rule("packages", "overlay", "*", "info", "none",
+         "`uv run --with` laid it over the environment for one command; the next command says for itself"),
     Rule("packages", "locked", "*", "info", "none", "{detail}"),
     Rule("packages", "unparsed", "*", "info", "none", "a requirement that cannot be read was not checked: {detail}"),
     Rule("packages", "newcomer-problem", "*", "info", "none", "{detail}; it came later"),
@@ -261,7 +267,9 @@ RULES: tuple[Rule, ...] = (
     Rule("env", "*", "TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR", "info", "none",
          "where the compile cache lies; what is in it is judged by itself"),
     Rule("env", "launcher", "*", "info", "none", "the launcher sets it for what it starts"),
-    Rule("env", "*", "CUDA_MODULE_LOADING", "info", "none", "torch sets it itself when CUDA is first used"),
+    Rule("env", OWN, "*", "info", "none", "the process, or what launched its ranks, set or removed it itself"),
+    Rule("env", "torch", "*", "info", "none",
+         "torch sets it itself when it first needs it; the stamp does not say what its process was started with"),
     Rule("env", "*", DETERMINISM, "warn", "numerics", "it decides how results are computed"),
     Rule("env", "*", "CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER", "warn", "breaks",
          "other GPUs are used"),

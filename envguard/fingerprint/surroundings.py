@@ -12,6 +12,7 @@ from envguard.acquire.machine.system import read_system
 from envguard.acquire.memo import Memo, remembered
 from envguard.acquire.packages.distributions import Distributions, source_gone
 from envguard.acquire.packages.environment import Environment
+from envguard.acquire.processes import loading
 from envguard.acquire.processes.live_processes import EnvironmentProcess, read_processes
 from envguard.acquire.project.code import read_code
 from envguard.acquire.project.filesets import read_filesets
@@ -98,7 +99,7 @@ def read_surroundings(
             data=_take(
                 notes, read_filesets(host, "data", wish.config.data, base, memo, deep=wish.deep, budget=budget)
             ),
-            env=_take(notes, read_variables(host)),
+            env=_take(notes, read_variables(host, loading.AT_IMPORT.started if wish.in_process else None)),
             system=_take(notes, read_system(host)),
             processes=None if processes is None else tuple(process.as_model() for process in processes),
             runtime=runtime,

@@ -143,7 +143,7 @@ def _file(item: Observed, damaged: DamagedFile) -> Iterator[Damage]:
         return
     yield Damage(package=name, path=path, kind="modified", witness=witness, expected=damaged.expected.hash,
                  got=damaged.got, detail=_how(damaged), diff=_diff(damaged))  # fmt: skip
-    if damaged.stat is not None and (damaged.stat.nlink > 1 or damaged.sharers):
+    if damaged.rival is None and damaged.stat is not None and (damaged.stat.nlink > 1 or damaged.sharers):
         yield _shared(name, path, damaged, damaged.stat)
 
 
@@ -163,6 +163,8 @@ def _shared(name: str, path: str, damaged: DamagedFile, stat: Stat) -> Damage:
 
 
 def _how(damaged: DamagedFile) -> str:
+    if damaged.rival is not None:
+        return f"overwritten by {damaged.rival}, which installs a file of this path too: keep one of the two packages"
     size, was = damaged.stat.size if damaged.stat else None, damaged.expected.size
     if size is None or was is None:
         return f"edited: {_EDITED}"

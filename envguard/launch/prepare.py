@@ -41,6 +41,7 @@ from envguard.launch.session import FIRST_START, Gate, Warn, weigh
 from envguard.launch.start import AskedOnce
 from envguard.launch.supervise import Plan
 from envguard.launch.targets import watched_of
+from envguard.launch.whose import Runner, in_environment
 from envguard.model.action import Check
 from envguard.model.drift import DiffReport
 from envguard.model.evidence import Unknown
@@ -62,6 +63,10 @@ class Request:
     project: Project
     start: Path
     python: str | None
+    chosen: bool
+    """`python` was chosen, by an option or the configuration."""
+    runner: Runner | None
+    """What COMMAND runs on, where its words tell."""
     checkpoint_roots: tuple[Path, ...]
     command: tuple[str, ...]
     against: str | None
@@ -87,11 +92,9 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     own = () if are_options(request.command) else request.command
     if not own:
         require_checkout(request.project.root)
-    doubts = (
-        start.in_environment(host, env, own[0], os.path.abspath(child.find_command(own, request.environ)))
-        if own
-        else ()
-    )
+    else:
+        child.find_command(own, request.environ)
+    doubts = in_environment(host, env, own, request.runner, chosen=request.chosen)
     private = launch_place(host, request.environ, env.site, env.abi or "")
     cache = Path(private) if private is not None else None
     filled = cache is not None and seed.is_filled(cache)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import posixpath
-import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envguard.acquire.packages.environment import Environment
-from envguard.acquire.packages.starts import STARTS_OTHERS, Started, found_by_scripts, started_by
 from envguard.acquire.runs.checkpoints import step_of
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.cache_places import INDUCTOR_CACHE
-from envguard.errors import UsageError
 from envguard.state.runs import LAUNCH_FINGERPRINT, RUN_ID
 
 _RESUME_WORDS = ("resume", "checkpoint", "ckpt")
@@ -63,41 +59,6 @@ def _resumed(command: Sequence[str]) -> Iterator[tuple[str, str]]:
             continue
         if candidate and not candidate.startswith("-"):
             yield name, candidate
-
-
-def in_environment(host: Host, env: Environment, name: str, program: str) -> tuple[str, ...]:
-    """Doubts whether a command starts the interpreter of the environment that is compared.
-
-    Raises `UsageError` where it starts another: everything would be held against one environment and the run made in
-    the other. `python` without an activated `.venv` is the common case.
-    """
-    started = started_by(host, program)
-    if started is not None and not _same(host, started, env):
-        hint = f"write {env.executable or env.prefix + '/bin/python'} or activate {env.prefix} first"
-        if started.prefix is not None:
-            hint += f"; `--python {shlex.quote(started.prefix)}` compares the other one"
-        how = "" if env.how == env.prefix else f" ({env.how})"
-        raise UsageError(
-            f"{name} runs {_told(started)}, and the environment compared here is {env.prefix}{how}", hint
-        )
-    if started is None and posixpath.basename(name) in STARTS_OTHERS:
-        found = found_by_scripts(host)
-        if found is not None and not _same(host, found, env):
-            return (
-                f"a script that calls {posixpath.basename(found.interpreter)} runs {_told(found)}, which was not "
-                f"compared; {env.prefix} was",
-            )
-    return ()
-
-
-def _same(host: Host, started: Started, env: Environment) -> bool:
-    return started.prefix is not None and host.realpath(started.prefix) == host.realpath(env.prefix)
-
-
-def _told(started: Started) -> str:
-    if started.prefix is None:
-        return f"{started.interpreter}, which chooses an interpreter only when it runs"
-    return f"{started.interpreter} of the environment {started.prefix}"
 
 
 def child_environment(

@@ -29,12 +29,19 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     effect: Effect
     why: str
 
+    @property
+    def is_requirement(self) -> bool:
+        """Whether it is a requirement that no longer holds: `a` and `b` are then of the package that is required."""
+        return self.facet == "packages" and " requires `" in self.why
+
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a comparison: the fingerprint's id (None for what was never fingerprinted) and a label."""
 
     id: str | None
     label: str
+    prefix: str | None = None
+    """The environment that it is of, where that is known."""
 
 
 class Minority(msgspec.Struct, frozen=True, kw_only=True):

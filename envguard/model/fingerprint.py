@@ -24,6 +24,13 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
     executable: str | None
     base: str | None
     kind: Literal["venv", "conda", "system"]
+    extends: str | None = None
+    """The environment over which this one was laid for a single command (`uv run --with`)."""
+
+    @property
+    def environment(self) -> str:
+        """The prefix of the environment that stays when the command has ended."""
+        return self.extends or self.prefix
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,12 +172,18 @@ class FileSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """Allow-listed environment variables, without secrets, and one digest of those that are not per rank."""
+    """Allow-listed environment variables, without secrets, and one digest of those that are not per rank.
+
+    The digest is of what was handed to the process: of the values in `started` where there are any.
+    """
 
     digest: str
     variables: dict[str, str]
     withheld: tuple[str, ...] = ()
     """Names of allow-listed variables whose value looked like a secret; the value is stored nowhere."""
+    started: dict[str, str | None] | None = None
+    """Of a process that stamps itself: each variable that it set, changed or removed after its start → the value that
+    it was started with, None where there was none. None where that is not known, and where no process is meant."""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from envguard.model.drift import DiffReport, Drift, Minority
+from envguard.model.drift import DiffReport, Drift, Minority, Side
 from envguard.model.evidence import Unknown
 from envguard.report.errors import printable
 from envguard.report.paragraph import paragraph
@@ -43,13 +43,16 @@ def sides(report: DiffReport) -> str:
     """What was held against what, a line each; of many that are alike there are no two sides to name."""
     if report.minority == ():
         return f"{report.a.label} {'match' if report.match else 'are alike as far as they could be compared'}"
-    return f"A  {side(report.a)}\nB  {side(report.b)}"
+    a, b = report.a, report.b
+    if a.prefix is None or b.prefix is None or a.prefix == b.prefix:
+        return f"A  {side(a)}\nB  {side(b)}"
+    # Two environments may be what somebody compares; more often the right one was not active.
+    return f"A  {side(a)}\n   of {a.prefix}\nB  {side(b)}\n   of {b.prefix}"
 
 
-def side(each: object) -> str:
+def side(each: Side) -> str:
     """`step_690 (eg1-…)`: a label and, where there is one, the fingerprint's id."""
-    label, identity = getattr(each, "label", ""), getattr(each, "id", None)
-    return f"{label} ({identity})" if identity else str(label)
+    return f"{each.label} ({each.id})" if each.id else each.label
 
 
 def verdict(report: DiffReport) -> str:
@@ -64,16 +67,23 @@ def verdict(report: DiffReport) -> str:
     if blocks or warns:
         worst = (blocks or warns)[0]
         counts = [f"{len(blocks)} block"] * bool(blocks) + [f"{len(warns)} warn"] * bool(warns)
-        swap = "" if _of_digests(worst) else change(worst)
-        told = f" {swap}" if swap else f": {short(worst.why)}" if worst.why else ""
-        # A cache's subject is its kind, which is no name that a reader would know it by.
-        named = f"compile cache {worst.subject}" if worst.facet == "compile_cache" else worst.subject
-        return f"DRIFT ({', '.join(counts)}): {named}{told}"
+        return f"DRIFT ({', '.join(counts)}): {_told(worst)}"
     if report.unknown:
         first = report.unknown[0]
         rest = f" and {len(report.unknown) - 1} more" if len(report.unknown) > 1 else ""
         return f"NOT DETERMINED: no drift is known, but {first.what} could not be compared ({first.why}){rest}"
     return "MATCH: nothing differs that matters"
+
+
+def _told(worst: Drift) -> str:
+    """What differs, in the words that tell a person most."""
+    if worst.is_requirement:
+        return short(worst.why)
+    swap = change(worst)
+    told = f" {swap}" if swap and not _of_digests(worst) else f": {short(worst.why)}" if worst.why else ""
+    # A cache's subject is its kind, which is no name that a reader would know it by.
+    named = f"compile cache {worst.subject}" if worst.facet == "compile_cache" else worst.subject
+    return f"{named}{told}"
 
 
 def _first(rows: tuple[Minority, ...]) -> str:
@@ -88,16 +98,11 @@ def _named(row: Minority) -> str:
 
 def change(drift: Drift) -> str:
     """`2.11.0+cu128 → 2.11.0+cu130`; digests are shortened, an absent side is named."""
-    if (drift.a is None and drift.b is None) or tells_nothing(drift):
-        return ""
+    if drift.is_requirement or (drift.a is None and drift.b is None):
+        return ""  # who requires what is said by the reason; the values are another package's
+    if None in (drift.a, drift.b) and _DIGEST.fullmatch(drift.a or drift.b or ""):
+        return ""  # edits that were not there, or are gone: their digest is no word on them
     return f"{short(drift.a) or 'none'} → {short(drift.b) or 'none'}"
-
-
-def tells_nothing(drift: Drift) -> bool:
-    """Whether there is a digest on one side alone, as of uncommitted edits or of code that is gone: the reason says
-    what that is, and `none → c1e11fe19fb6` would not."""
-    values = [value for value in (drift.a, drift.b) if value is not None]
-    return len(values) == 1 and _DIGEST.fullmatch(values[0]) is not None
 
 
 def _of_digests(drift: Drift) -> bool:

@@ -12,7 +12,7 @@ from envguard.launch.session import FIRST_START, Gate
 from envguard.launch.waivers import Waiver
 from envguard.model.action import Check, LaunchReport, Run
 from envguard.model.drift import Drift
-from envguard.report.diff import short, tells_nothing
+from envguard.report.diff import change, short
 from envguard.report.errors import printable
 from envguard.report.paragraph import paragraph
 
@@ -83,8 +83,7 @@ def _word(check: Check) -> str:
 
 
 def _drift(drift: Drift) -> str:
-    told = (drift.a is not None or drift.b is not None) and not tells_nothing(drift)
-    swap = f" {_value(drift.a)} → {_value(drift.b)}" if told else ""
+    swap = f" {_value(drift.a)} → {_value(drift.b)}" if change(drift) else ""
     name = drift.facet if drift.subject in ("", drift.facet) else f"{drift.facet} {drift.subject}"
     effect = _EFFECT[drift.effect]
     return printable(f"{name}{swap}" + (f" ({effect})" if effect else "") + (f": {drift.why}" if drift.why else ""))

@@ -11,7 +11,7 @@ from envguard.acquire.project.watched_files import Edited
 from envguard.acquire.runs.checkpoints import Checkpoint, short_name
 from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
-from envguard.model.event import SINCE, UNREAD_STAMP, Event, TimelineReport
+from envguard.model.event import LOST, SINCE, UNREAD_STAMP, Event, TimelineReport
 from envguard.model.evidence import Evidence, Unknown
 from envguard.timeline import code_events, log_events, run_findings, system_events
 from envguard.timeline import findings as finding
@@ -29,8 +29,9 @@ from envguard.timeline.lost_events import Loss, read_losses
 from envguard.timeline.lost_findings import Asked, loss_findings, sound_in
 from envguard.timeline.packages import Packages, read_packages
 from envguard.timeline.previous import Sighting
-from envguard.timeline.records import read_records
+from envguard.timeline.records import own_records
 from envguard.timeline.removal_findings import removal_findings
+from envguard.timeline.removals import Present
 from envguard.timeline.requirements import Graph, build_graph
 from envguard.timeline.restored import Before, Untouched, changed_since, read_restored
 from envguard.timeline.sightings import read_sightings
@@ -81,16 +82,17 @@ def packages_of(survey: Survey) -> Packages:
 
 def _packages(survey: Survey, graph: Graph, sightings: tuple[Sighting, ...]) -> Packages:
     # Where a folder of packages could not be listed, what is not found there need not be gone.
-    whole = not survey.distributions.unknown
+    whole = not any(item.what.startswith("packages in ") for item in survey.distributions.unknown)
+    now_ns = int(survey.machine.now * clock.NS) if whole else None
     return read_packages(
         survey.installs,
         graph,
         survey.archive_uses,
         sightings,
         read_hints(survey.installs, survey.processes, survey.pycs),
-        read_records(survey),
+        own_records(survey),
         read_restored(survey.journal),
-        int(survey.machine.now * clock.NS) if whole else None,
+        Present(now_ns, survey.site_changes, survey.busy is not None),
         survey.made_ns,
     )
 
@@ -127,14 +129,14 @@ def understand(survey: Survey) -> Understood:
     events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
     losses = read_losses(survey.lost, survey.installs, sightings, survey.stamps, packages.events, survey.machine.now)
     events += [loss.event for loss in losses]
-    foundation = read_foundation(survey, read_records(survey))
+    foundation = read_foundation(survey, own_records(survey))
     events += foundation.events
     events += checkpoint_events(survey.checkpoints.found)
     events += stale_events(survey.processes, packages.swaps, survey.env.site, survey.machine.now)
     changes: list[RateChange] = []
     for log in survey.train_logs:
-        told, changed = log_events.throughput_events(read_throughput(log))
-        events += told
+        rates, changed = log_events.throughput_events(read_throughput(log))
+        events += rates
         changes += changed
         failed = log_events.loss_event(log)
         events += [failed] if failed is not None else []
@@ -143,7 +145,8 @@ def understand(survey: Survey) -> Understood:
     events += _other_events(survey)
     weighed = weigh(events, survey.boots.steps, survey.machine.now)
     ordered = in_order({event.id: event for event in weighed}.values())
-    return Understood(packages, ordered, tuple(changes), losses, foundation, tuple(graph.unknown))
+    doubts = (Unknown(f"{LOST}{name}", survey.busy or "") for name in packages.doubtful)
+    return Understood(packages, ordered, tuple(changes), losses, foundation, (*graph.unknown, *doubts))
 
 
 def _other_events(survey: Survey) -> Iterable[Event]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from envguard import clock
 from envguard.acquire.processes.live_processes import EnvironmentProcess
-from envguard.acquire.runs.checkpoints import Checkpoint
+from envguard.acquire.runs.checkpoints import Checkpoint, short_names
 from envguard.model.event import CheckpointView, Event
 from envguard.model.evidence import Evidence
 from envguard.timeline.happening import make_event, moment
@@ -15,8 +15,9 @@ from envguard.timeline.packages import Swap
 COPIED_NS = 2_000_000_000
 
 
-def checkpoint_events(checkpoints: Iterable[Checkpoint]) -> Iterable[Event]:
+def checkpoint_events(checkpoints: Sequence[Checkpoint]) -> Iterable[Event]:
     """One event a checkpoint, at the newest mtime of its own files."""
+    names = short_names(checkpoints)
     for checkpoint in checkpoints:
         copied = is_copy(checkpoint)
         evidence = [
@@ -24,7 +25,7 @@ def checkpoint_events(checkpoints: Iterable[Checkpoint]) -> Iterable[Event]:
                 witness="checkpoint", path=checkpoint.path, field="mtime", value=clock.iso_ns(checkpoint.saved_ns)
             )
         ]
-        summary = f"{checkpoint.name} saved"
+        summary = f"{names[checkpoint.path]} saved"
         if copied and checkpoint.btime_ns is not None:
             born = clock.iso_ns(checkpoint.btime_ns)
             evidence.append(Evidence(witness="checkpoint", path=checkpoint.path, field="btime", value=born))

@@ -304,6 +304,8 @@ def why(change: PackageChange, run: Transaction) -> str:
         return f"Which version was there is not known, so whether {asked} forced the swap cannot be told."
     if change.forced_by:
         return f"Forced by {_lines(change.forced_by)}, which {change.from_} does not meet."
+    if change.name in run.roots:
+        return f"Nothing required it: {change.name} was itself asked for."
     if change.allowed_by and all("extra ==" in item.requires for item in change.allowed_by):
         asked = _lines(change.allowed_by)
         return f"No requirement forced it: {asked} counts for an extra alone, and {change.from_} meets it too."
@@ -312,8 +314,6 @@ def why(change: PackageChange, run: Transaction) -> str:
         return (
             f"Permitted, not forced: {change.from_} meets {asked} too; an --upgrade or another index swaps it then."
         )
-    if change.name in run.roots:
-        return f"Nothing required it: {change.name} was itself asked for."
     return "No requirement of this run forced it or names it."
 
 

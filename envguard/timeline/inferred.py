@@ -19,7 +19,8 @@ def inferred_swaps(sightings: Iterable[Sighting], packages: Packages) -> list[Ev
     """Between two dated sightings of different versions lies a swap, unless the install on disk is that swap."""
     by_name: dict[str, list[Sighting]] = {}
     for sighting in sightings:
-        if sighting.time_ns is not None and sighting.source in DATED:
+        # Two environments of one project differ, and nothing was replaced.
+        if sighting.time_ns is not None and sighting.source in DATED and sighting.prefix is None:
             by_name.setdefault(sighting.name, []).append(sighting)
     events = []
     for name, found in sorted(by_name.items()):

@@ -15,7 +15,7 @@ from envguard.timeline.happening import make_event
 from envguard.timeline.hints import Hints
 from envguard.timeline.previous import Previous, Sighting, previous_builds, sightings_of_cache
 from envguard.timeline.records import Record
-from envguard.timeline.removals import Known, Removal, read_removals
+from envguard.timeline.removals import Known, Present, Removal, read_removals
 from envguard.timeline.requirements import Graph
 from envguard.timeline.restored import Restored, maker
 from envguard.timeline.transactions import Group, Version
@@ -52,6 +52,8 @@ class Packages:
     swaps: tuple[Swap, ...]
     groups: tuple[Group, ...] = field(default=())
     removals: tuple[Removal, ...] = ()
+    doubtful: tuple[str, ...] = ()
+    """Packages that a record has and that are not there while an installer is at work."""
     made_anew_ns: int | None = None
     """When pyvenv.cfg was written, of an environment that a record knows to be older."""
 
@@ -67,18 +69,22 @@ def read_packages(
     hints: Hints | None = None,
     records: tuple[Record, ...] = (),
     restored: tuple[Restored, ...] = (),
-    now_ns: int | None = None,
+    present: Present | None = None,
     made_ns: int | None = None,
 ) -> Packages:
     """From dated installs, the cache, other sightings and envguard's own restores to runs and package events.
 
-    `now_ns` is when the installs were read, None where they could not all be; `made_ns` when pyvenv.cfg was written.
+    `made_ns` is when pyvenv.cfg was written. While an installer is at work, what only a record says to be gone is
+    doubtful.
     """
     sightings = tuple(sightings)
     groups = runs.group_installs(installs, graph, _removal_times(installs, uses))
     older = made_ns is None or any(record.time_ns < made_ns for record in records)
     known = (*sightings, *sightings_of_cache(uses, groups, None if older else made_ns))
-    gone = read_removals(Known(installs, uses, groups, graph, sightings, records, restored, now_ns))
+    present = present or Present()
+    gone = read_removals(Known(installs, uses, groups, graph, sightings, records, restored, present))
+    doubtful = [item for item in gone if present.busy and not item.dated]
+    gone = tuple(item for item in gone if item not in doubtful)
     events: list[Event] = []
     swaps: list[Swap] = []
     told: list[Transaction] = []
@@ -100,7 +106,8 @@ def read_packages(
         told.append(runs.transaction_of(group, tuple(changes), roots))
     events += [item.event for item in gone]
     anew = made_ns if made_ns is not None and older else None
-    return Packages(tuple(events), tuple(told), tuple(swaps), groups, gone, anew)
+    names = tuple(item.event.subject for item in doubtful)
+    return Packages(tuple(events), tuple(told), tuple(swaps), groups, gone, names, anew)
 
 
 def _brought_back(swap: Swap, own: Restored) -> Swap:

@@ -49,6 +49,8 @@ class Sighting:
     git_version: str | None = None
     archive: str | None = None
     """Path of a uv cache archive that holds this build, so that it can be restored now."""
+    prefix: str | None = None
+    """The environment that it was seen in, where that was not this one: perhaps this one before it was moved."""
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,23 @@ class Record:
 
     time_ns: int
     fingerprint: Fingerprint
+    source: str
     proof: Evidence
+    own: bool
+    """Of this environment on this machine; else of one that is not there any more, perhaps this one before it was
+    moved."""
     there: Mapping[str, Sighting]
     """What lay in the environment's own folders: what PYTHONPATH added is not its own."""
+    folders: Mapping[str, str]
+    """Where each of them lay, by the name that the environment goes by here."""
 
     @property
     def python(self) -> str | None:
         return self.fingerprint.python.version
+
+    def sightings(self) -> Iterator[Sighting]:
+        """Everything that it names, once."""
+        return _sightings(self.fingerprint, self.time_ns, self.source, self.proof, own=self.own)
 
 
 def read_records(survey: Survey) -> tuple[Record, ...]:
@@ -35,11 +45,16 @@ def read_records(survey: Survey) -> tuple[Record, ...]:
     return tuple(sorted((*_stamps(survey), *_journal(survey)), key=lambda record: record.time_ns))
 
 
+def own_records(survey: Survey) -> tuple[Record, ...]:
+    """Those that tell what was *not* there, too: of another place or machine that is no word on this one."""
+    return tuple(record for record in read_records(survey) if record.own)
+
+
 def _stamps(survey: Survey) -> Iterator[Record]:
     for stamp in survey.stamps:
         if stamp.counts and stamp.fingerprint is not None and stamp.path not in survey.elsewhere:
             proof = Evidence(witness="stamp", path=stamp.path, field="packages", value=stamp.fingerprint.id)
-            yield _record(stamp.fingerprint, stamp.checkpoint.saved_ns, "stamp", proof)
+            yield _record(survey, stamp.fingerprint, stamp.checkpoint.saved_ns, "stamp", proof)
 
 
 def _journal(survey: Survey) -> Iterator[Record]:
@@ -52,21 +67,30 @@ def _journal(survey: Survey) -> Iterator[Record]:
             time_ns = clock.nanoseconds(fingerprint.taken_at)
         except (msgspec.ValidationError, ValueError):
             continue  # of a version that this one does not read
-        if fingerprint.python.prefix == survey.env.prefix:
+        if fingerprint.python.environment in (survey.env.prefix, *survey.prefixes):
             proof = Evidence(witness="journal", path=entry.path, field=f"line {entry.line}", value=fingerprint.id)
-            yield _record(fingerprint, time_ns, "journal", proof)
+            yield _record(survey, fingerprint, time_ns, "journal", proof)
 
 
-def _record(fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence) -> Record:
-    prefix = f"{fingerprint.python.prefix}/"
+def _record(survey: Survey, fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence) -> Record:
+    environment, system = fingerprint.python.environment, fingerprint.system
+    here = system is None or system.host == survey.machine.host
+    own = here and environment in (survey.env.prefix, *survey.prefixes)
     # What a process had loaded may have been gone from disk by the time at which it stamped.
     passing = {item.what for item in fingerprint.diverged or ()}
-    own = {item.name for item in fingerprint.packages if item.location.startswith(prefix)} - passing
-    seen = sightings_of(fingerprint, time_ns, source, proof)
-    return Record(time_ns, fingerprint, proof, {item.name: item for item in seen if item.name in own})
+    inside = {
+        item.name: f"{survey.env.prefix}/{item.location.removeprefix(f'{environment}/')}"
+        for item in fingerprint.packages
+        if item.location.startswith(f"{environment}/") and item.name not in passing
+    }
+    seen = _sightings(fingerprint, time_ns, source, proof, own=own)
+    there = {item.name: item for item in seen if item.name in inside}
+    return Record(time_ns, fingerprint, source, proof, own, there, inside)
 
 
-def sightings_of(fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence) -> Iterator[Sighting]:
+def _sightings(
+    fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence, *, own: bool
+) -> Iterator[Sighting]:
     """Each package of a fingerprint once: the first of a name is the one that import picked."""
     torch = fingerprint.torch
     seen: set[str] = set()
@@ -82,9 +106,11 @@ def sightings_of(fingerprint: Fingerprint, time_ns: int, source: str, proof: Evi
             time_ns=time_ns,
             source=source,
             evidence=(proof,),
+            best="strong" if own else "weak",
             build=package.build,
             cuda=torch.cuda if is_torch and torch is not None else None,
             git_version=torch.git_version if is_torch and torch is not None else None,
+            prefix=None if own else fingerprint.python.environment,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
@@ -14,6 +14,7 @@ from envguard.timeline.removals import Removal
 _SHARED = "another environment may share the cache, and have lost it instead"
 _TOUCHED = "the moment is the cache's word: a chmod or chown inside it leaves the same trace"
 _UNDATED = "no witness has the moment: pip keeps no trace of a removal, nor does uv where it copies or was cleaned"
+_SHOWN = 8
 
 
 def removal_findings(
@@ -23,32 +24,57 @@ def removal_findings(
     since: float | None,
     told: Collection[str],
 ) -> list[Draft]:
-    """One for each; `told` are the runs that have a finding of their own, which names what they removed. What a
-    restore of envguard's own took away belongs to it."""
-    drafts = []
+    """One for those that went between the same two moments, as `uv sync` or an uninstall of many leaves them; `told`
+    are the runs that have a finding of their own, which names what they removed. What a restore of envguard's own
+    took away belongs to it."""
+    gone: dict[tuple[int, int, str] | str, list[Removal]] = {}
     for removal in packages.removals:
         event = removal.event
         if removal.own is not None or event.transaction in told:
             continue
         if event.transaction is not None and event.confidence == "weak":
             continue  # that a run was at work just then ties it to this environment no more than to another
-        if since is not None and removal.until_ns < since * clock.NS:
+        # What the checkpoint's own stamp no longer has went before it: to the microsecond at the very same time.
+        if since is not None and removal.until_ns <= since * clock.NS + clock.NS // 1000:
             continue
-        weak = event.confidence == "weak"
-        caveat = _SHARED if weak else _TOUCHED if removal.dated else _UNDATED
-        events = (event,) if saved is None else (saved, event)
-        weight = (0, importance(event.subject) + (0.7 if weak else 0.5))
-        drafts.append(Draft(weight, _title(removal, checkpoint), f"{event.summary}.", events, (caveat,)))
-    return drafts
+        key = event.id if removal.dated else (removal.since_ns, removal.until_ns, event.confidence)
+        gone.setdefault(key, []).append(removal)
+    return [_draft(sorted(those, key=_weight), checkpoint, saved) for those in gone.values()]
 
 
-def _title(removal: Removal, checkpoint: Checkpoint | None) -> str:
-    event = removal.event
-    title = f"{event.subject} {'perhaps ' if event.confidence == 'weak' else ''}removed"
+def _weight(removal: Removal) -> tuple[int, str]:
+    return importance(removal.event.subject), removal.event.subject
+
+
+def _draft(gone: Sequence[Removal], checkpoint: Checkpoint | None, saved: Event | None) -> Draft:
+    lead = gone[0]
+    weak = lead.event.confidence == "weak"
+    caveat = _SHARED if weak else _TOUCHED if lead.dated else _UNDATED
+    events = (*(() if saved is None else (saved,)), *(removal.event for removal in gone))
+    weight = (0, importance(lead.event.subject) + (0.7 if weak else 0.5))
+    return Draft(weight, _title(gone, checkpoint), _says(gone), events, (caveat,))
+
+
+def _says(gone: Sequence[Removal]) -> str:
+    lead = gone[0].event
+    if len(gone) == 1:
+        return f"{lead.summary}."
+    names = ", ".join(f"{removal.event.subject} {removal.event.from_ or ''}".strip() for removal in gone[:_SHOWN])
+    more = f" and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else ""
+    return (
+        f"{names}{more}: {lead.evidence[0].path} of {clock.local(lead.time or '')} still has them; gone by "
+        f"{clock.local(lead.end or '')}."
+    )
+
+
+def _title(gone: Sequence[Removal], checkpoint: Checkpoint | None) -> str:
+    lead = gone[0]
+    more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+    title = f"{lead.event.subject}{more} {'perhaps ' if lead.event.confidence == 'weak' else ''}removed"
     if checkpoint is None:
         return title
-    if removal.dated:
-        return f"{title} {clock.span((removal.since_ns - checkpoint.saved_ns) / clock.NS)} after {checkpoint.name}"
-    if removal.since_ns >= checkpoint.saved_ns:
+    if lead.dated:
+        return f"{title} {clock.span((lead.since_ns - checkpoint.saved_ns) / clock.NS)} after {checkpoint.name}"
+    if lead.since_ns >= checkpoint.saved_ns:
         return f"{title} after {checkpoint.name}"
     return f"{title}, before or after {checkpoint.name}"

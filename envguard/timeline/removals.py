@@ -4,7 +4,7 @@ archives in the uv cache lost, by what a record has that is not there any more, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envguard import clock
 from envguard.acquire.packages.archive_uses import ArchiveUse
@@ -53,8 +53,19 @@ class Known:
     sightings: tuple[Sighting, ...]
     records: tuple[Record, ...]
     restored: tuple[Restored, ...]
-    now_ns: int | None
+    present: Present
+
+
+@dataclass(frozen=True)
+class Present:
+    """What can be said of what is not there."""
+
+    now_ns: int | None = None
     """None where what is installed could not all be read: what is not seen is then not known to be gone."""
+    site_changes: Mapping[str, int] = field(default_factory=dict)
+    """Folder of packages → its mtime in ns: its last change by a name that came or went."""
+    busy: bool = False
+    """An installer is at work: what is not there may be about to come."""
 
 
 def read_removals(known: Known) -> tuple[Removal, ...]:
@@ -193,7 +204,7 @@ def _tie(use: ArchiveUse, known: Known) -> str | None:
 def _recorded(known: Known, current: Mapping[str, Install], told: Sequence[Removal]) -> Iterator[Removal]:
     """What a record has and no later one has, nor the environment now: pip keeps no trace of what it takes away, and
     neither does uv where files are copied or its cache was cleaned."""
-    if known.now_ns is None:
+    if known.present.now_ns is None:
         return
     last: dict[str, tuple[Record, Record | None]] = {}
     for record in known.records:
@@ -205,7 +216,15 @@ def _recorded(known: Known, current: Mapping[str, Install], told: Sequence[Remov
         if name in current or any(item.event.subject == name and item.until_ns >= had.time_ns for item in told):
             continue
         sighting = had.there[name]
-        until = without.time_ns if without is not None else known.now_ns
+        until = without.time_ns if without is not None else known.present.now_ns
+        proofs = [*sighting.evidence, *((without.proof,) if without is not None else ())]
+        # The folder that held it tells by when it had gone, as long as nothing else came to it or went.
+        changed = known.present.site_changes.get(folder := had.folders[name])
+        seen_gone = changed is not None and had.time_ns < changed <= until
+        if changed is not None and seen_gone:
+            until = changed
+            value = f"{clock.iso_ns(changed)} (it no longer holds {name})"
+            proofs.append(Evidence(witness="dist-info", path=folder, field="mtime", value=value))
         then = f"was not by {without.proof.path}" if without is not None else "is not there now"
         text = f"{name} {sighting.version.full} removed: it was here by {had.proof.path} and {then}"
         event = make_event(
@@ -214,9 +233,9 @@ def _recorded(known: Known, current: Mapping[str, Install], told: Sequence[Remov
             had.time_ns,
             until,
             text,
-            (*sighting.evidence, *((without.proof,) if without is not None else ())),
+            proofs,
             precision_s=max(1.0, (until - had.time_ns) / clock.NS / 2),
             from_=sighting.version.full,
-            open_end=without is None,
+            open_end=without is None and not seen_gone,
         )
         yield Removal(event, had.time_ns, until, dated=False, previous=Previous(sighting.version, (sighting,)))

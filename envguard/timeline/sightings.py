@@ -12,7 +12,7 @@ from envguard.errors import InputError
 from envguard.fingerprint.lock import parse_lock
 from envguard.model.evidence import Evidence
 from envguard.timeline.previous import Sighting
-from envguard.timeline.records import Record, read_records, sightings_of
+from envguard.timeline.records import Record, read_records
 from envguard.timeline.transactions import Version
 
 
@@ -34,7 +34,7 @@ def read_sightings(survey: Survey) -> tuple[Sighting, ...]:
 def _of_records(records: Iterable[Record], source: str) -> Iterable[Sighting]:
     for record in records:
         if record.proof.witness == source:
-            yield from sightings_of(record.fingerprint, record.time_ns, source, record.proof)
+            yield from record.sightings()
 
 
 def _wandb(survey: Survey) -> Iterable[Sighting]:

@@ -234,16 +234,44 @@ def test_a_copy_on_the_path_hides_an_editable_install(stage: Stage, source: Path
     ]
 
 
-def test_a_left_over_egg_info_is_found_behind_the_install(stage: Stage, source: Path) -> None:
+def test_what_setuptools_leaves_in_the_source_is_no_second_install(
+    stage: Stage, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With a `src` folder, setuptools puts that folder on the path, and its egg-info lies right there.
+    (source / "src").mkdir()
+    (source / "mine").rename(source / "src/mine")
+    pytest.importorskip("setuptools", reason="is what leaves an egg-info behind")
+    (source / "pyproject.toml").write_text(PYPROJECT + 'package-dir = {"" = "src"}\n')
+    # A build in isolation, which needs the network, first asks for what the build needs: that writes it.
+    hook = "from setuptools import build_meta; build_meta.get_requires_for_build_editable()"
+    subprocess.run([sys.executable, "-c", hook], cwd=source, check=True, capture_output=True)
     install_editable(stage, source)
-    egg = source / "mine.egg-info"
-    egg.mkdir(exist_ok=True)
+    egg = source / "src/mine.egg-info"
+    assert (egg / "PKG-INFO").exists()
+    on_path = locate(LiveHost(), str(stage.python), "/").sys_path
+    assert [entry.origin for entry in on_path if entry.path == str(source / "src")] == ["pth"]
+    assert [(dist.version, dist.is_egg) for dist in read(stage).found if dist.name == "mine"] == [("3.1", False)]
+    # The tree went on to another version, and was not installed again: the install is what it was.
+    (egg / "PKG-INFO").write_text("Name: mine\nVersion: 3.2\n")
+    assert [(dist.version, dist.is_egg) for dist in read(stage).found if dist.name == "mine"] == [("3.1", False)]
+    # Before site-packages on the path it is what importlib names, and that is told.
+    monkeypatch.setenv("PYTHONPATH", str(source / "src"))
+    assert [(dist.version, dist.is_egg) for dist in read(stage).found if dist.name == "mine"] == [
+        ("3.2", True),
+        ("3.1", False),
+    ]
+
+
+def test_an_egg_info_of_another_tree_is_found_behind_the_install(stage: Stage, source: Path, tmp_path: Path) -> None:
+    install_editable(stage, source)
+    egg = tmp_path / "an older copy/mine.egg-info"
+    egg.mkdir(parents=True)
     (egg / "PKG-INFO").write_text("Name: mine\nVersion: 2.9\n")
-    (stage.site / "easy-install.pth").write_text(f"{source}\n")
+    (stage.site / "easy-install.pth").write_text(f"{egg.parent}\n")
     found = [dist for dist in read(stage).found if dist.name == "mine"]
     assert [(dist.version, dist.is_egg, dist.editable) for dist in found] == [
         ("3.1", False, str(source)),
-        ("2.9", True, str(source)),
+        ("2.9", True, str(egg.parent)),
     ]
 
 

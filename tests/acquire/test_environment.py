@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envguard.acquire.packages.environment import Environment, locate
-from envguard.acquire.packages.sys_path import parse_finder
+from envguard.acquire.packages.sys_path import added_site_folders, parse_finder
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.seam.record import Record
 from envguard.acquire.seam.recorded import BundleHost, RecordingHost
@@ -120,6 +120,24 @@ def test_pth_files_as_site_reads_them(stage: Stage, tmp_path: Path) -> None:
     code = next(line for line in env.pth if line.kind == "code" and line.file.endswith("b.pth"))
     assert (code.number, code.text.startswith("import pathlib;")) == (7, True)
     assert agrees(stage.python).pth == env.pth
+
+
+@pytest.mark.parametrize(
+    ("line", "folders"),
+    [
+        ("import site; site.addsitedir('/a/b')", ("/a/b",)),
+        (
+            'import site; site.addsitedir(__import__("os").fsdecode(b"/a/\\xff")); site.addsitedir("/c")',
+            ("/a/\udcff", "/c"),
+        ),
+        ("import site, os; site.addsitedir(os.environ['HERE'])", ()),
+        ("import site; print(1); site.addsitedir('/a')", ()),
+        ("import site; site.addsitedir('/a'", ()),
+        ("import os", ()),
+    ],
+)
+def test_folders_that_a_line_of_code_adds(line: str, folders: tuple[str, ...]) -> None:
+    assert added_site_folders(line) == folders
 
 
 def test_an_undecodable_pth_is_named_and_its_other_lines_read(stage: Stage, tmp_path: Path) -> None:

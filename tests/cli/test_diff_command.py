@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -53,6 +54,78 @@ def test_match(project: Stage) -> None:
         assert (code, answer["match"], answer["unknown"]) == (0, True, [])
         assert answer["a"]["id"] == answer["b"]["id"]
     assert project.envguard("diff").stdout.startswith("MATCH")
+
+
+def first_line(stage: Stage, *arguments: str) -> str:
+    done = stage.envguard("diff", *arguments)
+    assert done.returncode == 1, done.stdout
+    return done.stdout.partition("\n")[0]
+
+
+def test_an_edit_is_told_by_its_files_and_not_by_a_digest(project: Stage) -> None:
+    def git(*words: str) -> None:
+        as_somebody = ("-c", "user.name=a", "-c", "user.email=a@b", "-C", str(project.project))
+        subprocess.run(["git", *as_somebody, *words], check=True, capture_output=True)
+
+    (project.project / ".gitignore").write_text("*\n!train.py\n")
+    (project.project / "train.py").write_text("steps = 1\n")
+    git("init")
+    git("add", "--force", "train.py")
+    git("commit", "--message", "first")
+    save(project, "step_700")
+    assert project.envguard("snapshot", "--into", "step_700").returncode == 0
+    (project.project / "train.py").write_text("steps = 2\n")
+    says = f"{project.project}: uncommitted edits that were not there: train.py"
+    assert first_line(project, "step_700") == f"DRIFT (1 warn): {says}"
+    refused = project.envguard("launch", "--against", "step_700", "--dry-run", "--", "true").stdout
+    assert "absent →" not in refused
+    assert "were not there: train.py" in " ".join(refused.split())
+
+
+def test_what_is_gone_comes_before_what_misses_it(torch_stage: Stage) -> None:
+    build_wheel(torch_stage.wheels, "aaa", "2.0", requires=["torchthing>0.7"])
+    build_wheel(torch_stage.wheels, "torchthing", "1.9")
+    torch_stage.install("aaa")
+    save(torch_stage, "step_690")
+    assert torch_stage.envguard("snapshot", "--into", "step_690").returncode == 0
+    python = ("--python", str(torch_stage.python))
+    torch_stage.uv("pip", "uninstall", *python, "torchthing")
+    assert first_line(torch_stage, "step_690") == "DRIFT (2 block): torchthing 1.9 → none"
+    # A requirement alone is told as one: its versions are of the package that is required.
+    build_wheel(torch_stage.wheels, "torchthing", "0.6")
+    torch_stage.install("torchthing==0.6", arguments=["--no-deps"])
+    assert "aaa 2.0 requires `torchthing>0.7`, but" in torch_stage.envguard("diff", "step_690").stdout.replace(
+        "\n      ", " "
+    )
+    assert "aaa  torchthing" not in torch_stage.envguard("diff", "step_690").stdout
+
+
+def test_of_two_environments_it_is_said_which_they_are(project: Stage) -> None:
+    assert f"of {project.venv}" not in project.envguard("diff", "step_690").stdout
+    other = project.root / "other"
+    project.uv("venv", "--quiet", "--python", str(project.python), str(other))
+    done = project.envguard("diff", "step_690", "--python", str(other), extra={"COLUMNS": "400"})
+    assert re.search(
+        rf"\nA  step_690 \(eg1-\w+\)\n   of {project.venv}\nB  live \(eg1-\w+\)\n   of {other}\n", done.stdout
+    )
+
+
+def test_checkpoints_of_one_name_are_told_apart(torch_stage: Stage) -> None:
+    (torch_stage.project / "envguard.toml").write_text("")
+    for run_directory in ("one", "two"):
+        folder = torch_stage.checkpoints / run_directory / "step_5"
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(b"5")
+    save(torch_stage, "step_6")
+    names = {"one/step_5", "two/step_5", "step_6"}
+    _, answer = run(torch_stage, "log")
+    assert {entry["ref"] for entry in answer["entries"]} == names
+    _, answer = run(torch_stage, "timeline")
+    saved = {event["summary"] for event in answer["events"] if event["kind"] == "checkpoint.saved"}
+    assert saved == {f"{name} saved" for name in names}
+    for name in names:  # what the list calls one can be typed
+        code, answer = run(torch_stage, "diff", name)
+        assert (code, answer["a"]["label"]) == (3, name)
 
 
 def test_swap(project: Stage) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from envguard.config import PolicyRule
 from envguard.fingerprint.diff import compare
+from envguard.model import plain
 from envguard.model.drift import DiffReport, Drift
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import (
@@ -20,6 +21,7 @@ from envguard.model.fingerprint import (
     Problem,
     Shadowed,
 )
+from envguard.restore.byhand import said_for_hand
 from tests.fingerprint.made import cache, file_set, fingerprint, gpu, package, replace, torch, tree
 
 BASE = fingerprint()
@@ -424,6 +426,136 @@ def test_what_a_launcher_sets_for_its_ranks() -> None:
     other = env(RANK="5", CUDA_VISIBLE_DEVICES="5", OMP_NUM_THREADS="8")
     assert grade(other, "env", "CUDA_VISIBLE_DEVICES", rank) == ("info", "none")
     assert grade(other, "env", "OMP_NUM_THREADS", rank) == ("warn", "performance")
+
+
+def process(variables: str = "", started: str | None = None, origin: str | None = "loaded") -> Fingerprint:
+    """A stamp. `X=1 Y=2` are variables; `started` alike, with `X` alone for one that was not there at the start."""
+
+    def pairs(text: str) -> dict[str, str | None]:
+        return {
+            name: value if equals else None for name, equals, value in (each.partition("=") for each in text.split())
+        }
+
+    env = Environment(
+        digest="x",
+        variables=pairs(variables),
+        started=pairs(started) if started is not None else None,  # type: ignore[arg-type]
+    )
+    return replace(BASE, env=env, origin=origin)
+
+
+def shell(variables: str = "") -> Fingerprint:
+    return process(variables, origin=None)
+
+
+NOTHING, OWN, DIFFERS = None, "own", "differs"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected", "values"),
+    [
+        # A process that was started like the shell, and did something to the variable or nothing.
+        (process("OMP_X=1", ""), shell("OMP_X=1"), NOTHING, ()),
+        (process("OMP_X=1", "OMP_X"), shell(), OWN, ("1", None)),
+        (process("OMP_X=2", "OMP_X=1"), shell("OMP_X=1"), OWN, ("2", "1")),
+        (process("", "OMP_X=1"), shell("OMP_X=1"), OWN, (None, "1")),
+        # One that was started otherwise: what was handed to it is held against what would be handed over now.
+        (process("OMP_X=1", ""), shell("OMP_X=2"), DIFFERS, ("1", "2")),
+        (process("OMP_X=1", ""), shell(), DIFFERS, ("1", None)),
+        (process("", ""), shell("OMP_X=1"), DIFFERS, (None, "1")),
+        (process("OMP_X=2", "OMP_X=1"), shell("OMP_X=3"), DIFFERS, ("1", "3")),
+        (process("OMP_X=2", "OMP_X=1"), shell("OMP_X=2"), DIFFERS, ("1", "2")),
+        (process("OMP_X=2", "OMP_X=1"), shell(), DIFFERS, ("1", None)),
+        (process("OMP_X=1", "OMP_X"), shell("OMP_X=2"), DIFFERS, (None, "2")),
+        (process("", "OMP_X=1"), shell("OMP_X=2"), DIFFERS, ("1", "2")),
+        (process("", "OMP_X=1"), shell(), DIFFERS, ("1", None)),
+        # The shell has by now what the process gave itself where there was nothing.
+        (process("OMP_X=1", "OMP_X"), shell("OMP_X=1"), NOTHING, ()),
+        # Two processes.
+        (process("OMP_X=1", "OMP_X"), process("", ""), OWN, ("1", None)),
+        (process("OMP_X=2", "OMP_X=1"), process("OMP_X=1", ""), OWN, ("2", "1")),
+        (process("OMP_X=1", "OMP_X"), process("OMP_X=1", "OMP_X"), NOTHING, ()),
+        (process("OMP_X=2", "OMP_X=1"), process("OMP_X=2", ""), NOTHING, ()),
+        (process("OMP_X=1", "OMP_X"), process("OMP_X=2", "OMP_X"), DIFFERS, ("1", "2")),
+        (process("OMP_X=2", "OMP_X=1"), process("OMP_X=4", "OMP_X=3"), DIFFERS, ("2", "4")),
+        (process("OMP_X=2", "OMP_X=1"), process("OMP_X=3", ""), DIFFERS, ("2", "3")),
+        (process("OMP_X=1", ""), process("OMP_X=2", ""), DIFFERS, ("1", "2")),
+        # A process that does not tell what it was started with: a stamp of an earlier envguard, or setproctitle.
+        (process("OMP_X=1"), shell("OMP_X=1"), NOTHING, ()),
+        (process("OMP_X=1"), shell(), DIFFERS, ("1", None)),
+        (process("OMP_X=1", "OMP_X"), process(""), OWN, ("1", None)),
+        (process("OMP_X=1", "OMP_X"), process("OMP_X=1"), NOTHING, ()),
+        (process("", ""), process("OMP_X=1"), DIFFERS, (None, "1")),
+        (process("OMP_X=2", "OMP_X=1"), process("OMP_X=2"), NOTHING, ()),
+        # Neither is a process: `snapshot --into`, `launch`, a shell.
+        (shell("OMP_X=1"), shell("OMP_X=1"), NOTHING, ()),
+        (shell("OMP_X=1"), shell(), DIFFERS, ("1", None)),
+        # The process gave itself a value that is withheld.
+        (process("", "OMP_X"), shell(), NOTHING, ()),
+    ],
+)
+def test_what_a_process_set_itself(
+    a: Fingerprint, b: Fingerprint, expected: str | None, values: tuple[str | None, ...]
+) -> None:
+    """Every pair of sides, either way round: only what was handed to a process can stand against a start."""
+    for first, second, wanted in ((a, b, values), (b, a, values[::-1])):
+        report = compare(first, second)
+        rows = [(drift.a, drift.b) for drift in report.drifts if drift.subject == "OMP_X"]
+        assert rows == ([wanted] if expected is not NOTHING else [])
+        assert code(report) == (1 if expected is DIFFERS else 0)
+        assert all((drift.effect == "none") is (expected is OWN) for drift in report.drifts)
+    if expected is OWN:
+        (drift,) = compare(a, b).drifts
+        assert drift.why == "the process, or what launched its ranks, set or removed it itself"
+
+
+def test_what_torchrun_sets_where_nothing_is_set_and_what_is_set_now() -> None:
+    # The rank tells that its launcher was started with none: what would be handed over now is another start.
+    rank = process("RANK=0 OMP_NUM_THREADS=1", "RANK OMP_NUM_THREADS")
+    assert code(compare(rank, shell())) == 0
+    assert grade(rank, "env", "OMP_NUM_THREADS", shell("OMP_NUM_THREADS=7")) == ("warn", "performance")
+    # A rank that does not tell, as one of a launcher that is no program of Python.
+    for untold in (process("RANK=0 OMP_NUM_THREADS=1", ""), process("RANK=0 OMP_NUM_THREADS=1")):
+        assert code(compare(untold, shell())) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "own"),
+    [("CUDA_MODULE_LOADING", "LAZY", True), ("CUDA_MODULE_LOADING", "EAGER", False),
+     ("TRITON_PTXAS_PATH", "{prefix}/lib/python3.11/site-packages/torch/_inductor/bin/ptxas", True),
+     ("TRITON_PTXAS_PATH", "{prefix}/lib/python3.11/site-packages/triton/backends/nvidia/bin/ptxas", True),
+     ("TRITON_PTXAS_PATH", "/usr/local/cuda/bin/ptxas", False),
+     ("TRITON_PTXAS_PATH", "/elsewhere/lib/python3.11/site-packages/torch/_inductor/bin/ptxas", False)],
+)  # fmt: skip
+def test_what_torch_sets_where_a_stamp_does_not_tell(name: str, value: str, own: bool) -> None:
+    text = f"{name}={value.format(prefix=BASE.python.prefix)}"
+    for first, second in ((process(text), shell()), (shell(), process(text))):
+        assert code(compare(first, second)) == (0 if own else 1)
+    assert code(compare(process(text), shell(f"{name}=other"))) == 1  # a shell that hands over another
+    assert code(compare(shell(text), shell())) == 1  # torch sets it in no shell
+    assert code(compare(process(text, ""), shell())) == 1  # this one was started with it, and tells
+    assert code(compare(process(text, name), shell())) == 0
+
+
+def test_the_launchers_variables_among_those_that_a_process_set() -> None:
+    rank = process("RANK=3 CUDA_VISIBLE_DEVICES=3 OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=0,1,2,3")
+    assert code(compare(rank, shell("CUDA_VISIBLE_DEVICES=0,1,2,3"))) == 0
+    # Without a launcher a process that narrowed its mask would choose from another list now.
+    one = process("CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=0,1,2,3")
+    assert grade(shell("CUDA_VISIBLE_DEVICES=0"), "env", "CUDA_VISIBLE_DEVICES", one) == ("warn", "breaks")
+    assert grade(shell("CUDA_VISIBLE_DEVICES=0,1,2,3"), "env", "CUDA_VISIBLE_DEVICES", one) == ("info", "none")
+
+
+def test_what_a_person_is_told_to_export_is_what_was_handed_over() -> None:
+    stamped = process("OMP_X=2 OMP_Y=1", "OMP_X=1 OMP_Y")
+    assert said_for_hand(stamped, shell("OMP_X=1")) == []
+    (told,) = said_for_hand(stamped, shell("OMP_X=3"))
+    assert told == "not restored: env OMP_X: 3 here, 1 there: `export OMP_X=1`"
+
+
+def test_a_value_that_is_no_text_is_the_same_on_both_sides() -> None:
+    stored = msgspec.json.decode(plain.encode(process("OMP_X=1", "OMP_X=/caf\udce9")), type=Fingerprint)
+    assert code(compare(stored, shell("OMP_X=/caf\udce9"))) == 0
 
 
 def test_system() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from envguard.config import PolicyRule
 from envguard.fingerprint.minority import compare_many
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Fingerprint
+from envguard.model.fingerprint import Environment, Fingerprint
 from envguard.report.diff import sides
 from tests.fingerprint.made import fingerprint, gpu, package, replace, torch
 
@@ -106,3 +108,36 @@ def test_policy_makes_a_difference_no_matter() -> None:
     assert compare_many(named).exit_code() == 1
     policy = [PolicyRule("packages", "info", "transformers")]
     assert compare_many(named, policy).exit_code() == 0
+
+
+def rank(number: int, own: str | None, handed: str | None = None) -> tuple[str, Fingerprint]:
+    """A rank's stamp: `handed` at the start, and what it made of that itself."""
+    value = own or handed
+    env = Environment(
+        digest="x",
+        variables={"NCCL_ALGO": value} if value is not None else {},
+        started={"NCCL_ALGO": handed} if own is not None else {},
+    )
+    return f"n{number}", node(number, env=env, origin="loaded")
+
+
+@pytest.mark.parametrize("turn", range(4))
+@pytest.mark.parametrize(
+    ("values", "odd"),
+    [
+        ([(None, None)] * 4, []),
+        ([("Ring", None), (None, None), (None, None), (None, None)], []),
+        ([("Ring", None), ("Ring", None), (None, None), (None, None)], []),
+        ([(None, "Ring"), (None, None), (None, None), (None, None)], ["n0"]),
+        ([("Ring", None), ("Tree", None), (None, None), (None, None)], ["n0", "n1"]),
+        ([("Ring", None), ("Ring", None), ("Tree", None), (None, None)], ["n2"]),
+        ([("Tree", None), (None, "Ring"), (None, None), (None, None)], ["n1"]),
+    ],
+)
+def test_what_a_rank_set_itself_makes_it_odd_only_among_those_that_did(
+    values: list[tuple[str | None, str | None]], odd: list[str], turn: int
+) -> None:
+    """Whichever rank is named first."""
+    ranks = [rank(number, own, handed) for number, (own, handed) in enumerate(values)]
+    found = rows(*ranks[turn:], *ranks[:turn])
+    assert sorted(ref for ref, *_ in found) == odd

@@ -18,8 +18,8 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def read() -> Environment:
-    section = read_variables(LiveHost())
+def read(start: dict[str, str] | None = None) -> Environment:
+    section = read_variables(LiveHost(), start)
     assert section.unknown == ()
     assert section.value is not None
     return section.value
@@ -82,3 +82,41 @@ def test_a_value_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
         assert read().digest
     finally:
         del os.environb[b"TORCH_HOME"]
+
+
+def test_what_a_process_made_of_its_start_is_kept_beside_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = {"NCCL_DEBUG": "INFO", "CUDA_CACHE_PATH": "/a", "TORCH_LOGS": "+dynamo", "PATH": "/bin", "EDITOR": "vi"}
+    now = {"NCCL_DEBUG": "INFO", "CUDA_CACHE_PATH": "/b", "TRITON_PTXAS_PATH": "/p", "PATH": "/opt", "PAGER": "less"}
+    for name, value in now.items():
+        monkeypatch.setenv(name, value)
+    found = read(start)
+    assert found.variables == {"NCCL_DEBUG": "INFO", "CUDA_CACHE_PATH": "/b", "TRITON_PTXAS_PATH": "/p"}
+    assert found.started == {"CUDA_CACHE_PATH": "/a", "TORCH_LOGS": "+dynamo", "TRITON_PTXAS_PATH": None}
+    assert read().started is None
+    for name in now:
+        monkeypatch.delenv(name)
+    for name, value in start.items():
+        monkeypatch.setenv(name, value)
+    assert read(start).started == {}
+    assert read().digest == read(start).digest == found.digest  # the shell's, the first stamp's, a later one's
+
+
+def test_a_secret_of_the_start_is_stored_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = {
+        "NCCL_AUTH_TOKEN": "hunter2", "TORCH_HUB": "hf_hunter2hunter2hunter2", "HF_HOME": "/hf",
+        "WANDB_API_KEY": "hunter2", "CUDA_MIRROR": "https://ada:hunter2@mirror.example/simple",
+    }  # fmt: skip
+    monkeypatch.setenv("TORCH_HUB", "/hub")
+    monkeypatch.setenv("HF_HOME", "hf_hunter2hunter2hunter2")
+    monkeypatch.setenv("TRITON_API_KEY", "hunter2")
+    found = read(start)
+    assert "hunter2" not in msgspec.json.encode(found).decode()
+    assert found.withheld == ("HF_HOME", "TRITON_API_KEY")
+    # Of one whose value was a secret then nothing is said; one whose value is a secret now was plain text then.
+    assert found.started == {"HF_HOME": "/hf", "CUDA_MIRROR": "https://mirror.example/simple"}
+
+
+def test_a_record_from_before_there_was_one() -> None:
+    old = msgspec.json.decode(b'{"digest":"d","variables":{"A":"1"},"withheld":[]}', type=Environment)
+    assert old == Environment(digest="d", variables={"A": "1"})
+    assert old.started is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -52,14 +53,22 @@ def test_python_of_another_environment_is_refused_and_the_hint_works(two: Stage)
 
 
 def test_a_script_of_another_environment_is_refused(two: Stage) -> None:
-    done = launch(two, "--", str(two.root / "other" / "bin" / "tool"))
+    other = two.root / "other"
+    done = launch(two, "--", "tool", PATH=path_of(two, other))
     assert done.returncode == 2
-    assert str(two.root / "other") in done.stderr
-    assert launch(two, "--", str(two.venv / "bin" / "tool")).returncode == 0
+    assert str(other) in done.stderr
+    assert launch(two, "--", "tool", PATH=path_of(two, two.venv)).returncode == 0
 
 
 def test_a_dry_run_says_it_too(two: Stage) -> None:
-    assert launch(two, "--dry-run", "--", str(two.root / "other" / "bin" / "python")).returncode == 2
+    assert launch(two, "--dry-run", "--", "python", PATH=path_of(two, two.root / "other")).returncode == 2
+
+
+def test_a_path_names_the_environment_that_is_compared(two: Stage) -> None:
+    for program in ("python", "tool"):
+        done = launch(two, "--dry-run", "--json", "--", str(two.root / "other" / "bin" / program))
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["reference"] is not None
 
 
 def test_what_a_shell_may_start_is_said(two: Stage) -> None:

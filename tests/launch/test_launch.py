@@ -601,3 +601,39 @@ def test_the_private_cache_begins_with_what_the_reference_names(room: Stage) -> 
     shutil.rmtree(private)
     drifts = json.loads(room.envguard("diff", "@1", "--json", extra=NO_GPUS).stdout)["drifts"]
     assert [row["severity"] for row in drifts if f"{private} is gone" in row["why"]] == ["warn"]
+
+
+@pytest.fixture
+def lent(room: Stage) -> Iterator[Stage]:
+    """A room whose commands can stamp, before its first start."""
+    room.lend_envguard()
+    (room.project / ".envguard" / "baseline.json").unlink()
+    yield room
+    (room.site / "envguard-lent.pth").unlink()
+
+
+def test_what_the_command_sets_in_its_own_process_does_not_keep_the_next_one_from_starting(lent: Stage) -> None:
+    """torch names triton's ptxas in its own environment when it first compiles; the stamp holds that."""
+    room = lent
+    script = room.project / "train.py"
+    script.write_text(
+        "import os, pathlib, envguard\n"
+        'os.environ["TRITON_PTXAS_PATH"] = "/usr/lib/ptxas"\n'
+        'os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")\n'
+        'path = pathlib.Path("checkpoints/step_30")\n'
+        "path.mkdir(exist_ok=True)\n"
+        '(path / "model.bin").write_bytes(b"x")\n'
+        "envguard.stamp(path)\n"
+    )
+    command = ("--", str(room.python), str(script))
+    first = launch(room, "--baseline", *command)
+    assert first.returncode == 0, first.stderr
+    done = launch(room, "--against", "step_30", "--json", *command)
+    assert done.returncode == 0, done.stderr
+    told = {row["subject"]: (row["a"], row["b"], row["severity"]) for row in answer(done)["drifts"]}
+    assert told["TRITON_PTXAS_PATH"] == ("/usr/lib/ptxas", None, "info")
+    assert told["CUDA_MODULE_LOADING"] == ("LAZY", None, "info")
+    refused = launch(room, "--against", "step_30", "--json", *command, TRITON_PTXAS_PATH="/opt/ptxas")
+    assert refused.returncode == 78
+    (row,) = (row for row in answer(refused)["drifts"] if row["severity"] != "info")
+    assert (row["subject"], row["a"], row["b"]) == ("TRITON_PTXAS_PATH", None, "/opt/ptxas")

@@ -11,12 +11,20 @@ from rich.console import Console
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.train_log import TrainLog
-from envguard.model.event import Event, Finding, PreviousBuild, TimelineReport
+from envguard.model.event import (
+    Event,
+    Finding,
+    PackageChange,
+    PreviousBuild,
+    Requirement,
+    TimelineReport,
+    Transaction,
+)
 from envguard.model.evidence import Evidence, Unknown
 from envguard.report.timeline import render
 from envguard.restore.witnesses import also_named, from_packages
 from envguard.timeline.causes import LOADED
-from envguard.timeline.findings import _way_back
+from envguard.timeline.findings import _way_back, why
 from envguard.timeline.happening import make_event
 from envguard.timeline.inferred import inferred_swaps
 from envguard.timeline.log_events import RateChange
@@ -130,3 +138,19 @@ def test_what_else_is_named_is_named_once_and_by_what_tells_it_apart() -> None:
     )
     assert also_named(found) == ["2.11.0 as build bbbbbbbbbbbb", "2.10.0"]
     assert also_named(found[:1]) == []
+
+
+def test_what_was_asked_for_by_name_was_not_merely_permitted() -> None:
+    """`pip install numpy==2.4.5`: that another package would take either version explains nothing."""
+    allowed = (Requirement(package="pandas", version="3.1.1", requires="numpy>=2.0"),)
+    change = PackageChange(name="numpy", from_="2.4.6", to="2.4.5", allowed_by=allowed)
+    run = Transaction(
+        id="t1",
+        start="2026-01-01T00:00:00+00:00",
+        end="2026-01-01T00:00:01+00:00",
+        tool="pip",
+        packages=(change,),
+        roots=("numpy", "safetensors"),
+    )
+    assert why(change, run) == "Nothing required it: numpy was itself asked for."
+    assert why(change, replace(run, roots=("pandas",))).startswith("Permitted, not forced: 2.4.6 meets pandas 3.1.1")

@@ -32,6 +32,7 @@ from trainer.anchors import draw_anchors
 from trainer.compile import CACHE_VARIABLE, CompiledDrafter, compile_strictly, private_cache
 from trainer.config import Config
 from trainer.errors import CompileError
+from trainer.loss import block_loss
 from trainer.mask import block_tables, compiled_tables
 
 pytestmark = pytest.mark.timeout(280)
@@ -95,14 +96,32 @@ def test_the_compiled_block_tables_are_the_plain_ones(tmp_path: Path, window: in
     assert in_process(_tables_of, tmp_path, window) == "nothing"
 
 
-def _settled() -> None:
+def _by_rule() -> None:
+    from torch._inductor.graph import GraphLowering
+
+    seen: list[tuple[bool, bool]] = []
+    generate = GraphLowering.codegen
+
+    def watched(graph: Any) -> Any:
+        seen.append((graph.is_backward, torch._inductor.config.deterministic))
+        return generate(graph)
+
+    GraphLowering.codegen = watched
     compile_strictly()
-    assert torch._inductor.config.deterministic
+    _tables_of(None)
+    drafter = small_drafter(FULL)
+    hidden = CompiledDrafter(drafter, enabled=True, shapes=1)(*arguments(drafter, 32))
+    labels = torch.ones(8, 3, dtype=torch.int64)
+    block_loss(hidden, embedding(), labels, labels > 0, 4.0, compiled=True).numerator.backward()  # type: ignore[no-untyped-call]
+    assert seen == [(False, True), (False, True), (False, True), (True, True)]
 
 
-def test_reductions_get_their_tiles_by_rule(tmp_path: Path) -> None:
-    """Timed anew at each start, they would give a resumed run other losses; test_cuda.py shows it on a GPU."""
-    assert in_process(_settled, tmp_path) == "nothing"
+def test_every_graph_gets_its_tiles_by_rule(tmp_path: Path) -> None:
+    """Timed at each cold start, reductions would give a resumed run other losses; test_cuda.py shows it on a GPU.
+
+    torch forgets a flag that is set for the process once it has traced the first function.
+    """
+    assert in_process(_by_rule, tmp_path) == "nothing"
 
 
 def _eager_flex() -> None:

@@ -26,12 +26,12 @@ from tests.trainer.runs import (
     uneven_rows,
     wait_for_step,
 )
+from trainer.agent import virtual_rank
 from trainer.checkpoint import list_checkpoints
 from trainer.clock import recommended_split
 from trainer.config import Config
 from trainer.distributed import gpu_each
 from trainer.errors import ConfigError, RankFailed
-from trainer.launcher import virtual_rank
 
 pytestmark = pytest.mark.timeout(240)
 LAYOUTS = [(1, 1), (2, 1), (1, 2), (2, 2)]

@@ -188,6 +188,22 @@ def test_edit_through_a_hard_link_poisons_the_cache(tree: Stage) -> None:
     assert str(tree.cache) in found["shared-file __init__.py"]
 
 
+def test_two_packages_that_install_the_same_path(tree: Stage) -> None:
+    """As opencv-python over opencv-python-headless: nobody edited anything, and no cache is spoilt."""
+    # Hashes of another algorithm tell the same.
+    build_wheel(tree.wheels, "yew", "3.0", {"oak/leaf.py": b"LOBES = 9000\n", "yew.py": b""}, algorithm="sha512")
+    tree.install("yew")
+    code, report = verify(tree)
+    assert (code, kinds(report, "yew")) == (1, {})
+    [says] = kinds(report, "oak").values()
+    assert says == "overwritten by yew 3.0, which installs a file of this path too: keep one of the two packages"
+    break_link(tree.site / "oak/leaf.py")
+    (tree.site / "oak/leaf.py").write_bytes(b"LOBES = 11000\n")  # an edit after it is nobody's
+    code, report = verify(tree)
+    assert kinds(report, "oak").keys() == kinds(report, "yew").keys() == {"modified leaf.py"}
+    assert all(says.startswith("edited") for says in kinds(report, "oak").values())
+
+
 def test_a_poisoned_archive_is_told_with_the_command_that_ends_it(tree: Stage) -> None:
     path = tree.site / "pine" / "__init__.py"
     with path.open("ab") as stream:

@@ -9,6 +9,7 @@ import re
 import time
 import urllib.parse
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -93,6 +94,16 @@ class Distributions:
         """The distribution of a normalised name that `importlib.metadata` names."""
         return next((found for found in self.found if found.name == name), None)
 
+    def rivals(self, dist: Distribution, path: str) -> Iterator[tuple[Distribution, str]]:
+        """Other packages that install a file of the same path, as opencv-python and opencv-python-headless do; each
+        with the hash that its RECORD gives."""
+        for other in self.found:
+            if other.name != dist.name and other.location == dist.location and other.lists(path):
+                rows = other.record.rows if other.record is not None else ()
+                wanted = next((row.hash for row in rows if row.path == path), None)
+                if wanted is not None:
+                    yield other, wanted
+
     def duplicates(self) -> dict[str, tuple[Distribution, ...]]:
         """Names that more than one distribution claims, each with its claimants in order."""
         by_name: dict[str, list[Distribution]] = {}
@@ -148,7 +159,8 @@ def read_distributions(host: Host, env: Environment, parsed: Parsed | None = Non
             continue
         reader.read_folder(entry.path, listings[entry.path])
     shadowed = find_shadowed(host, env, listings)
-    return Distributions(tuple(reader.found), shadowed, tuple(notes.problems), tuple(notes.unknown))
+    found = tuple(each for each in reader.found if not _is_build_remains(each, reader.found))
+    return Distributions(found, shadowed, tuple(notes.problems), tuple(notes.unknown))
 
 
 class _Reader:
@@ -349,6 +361,18 @@ def source_gone(dist: Distribution) -> bool:
         return dist.host.find(dist.editable) is None
     except OSError:
         return False
+
+
+def _is_build_remains(egg: Distribution, found: list[Distribution]) -> bool:
+    """Whether an egg-info is what setuptools left in the source tree when it built the editable install of that
+    tree: no second install. One that importlib meets first, and that tells another version, is what it names."""
+    if not egg.is_egg or egg.editable is None:
+        return False
+    for each in found:
+        if each.name == egg.name and not each.is_egg and each.editable is not None:
+            inside = f"{egg.location}/".startswith(f"{each.editable.rstrip('/')}/")
+            return inside and (each.version == egg.version or found.index(each) < found.index(egg))
+    return False
 
 
 def _is_editable_pth(file: str) -> bool:

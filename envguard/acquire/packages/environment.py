@@ -39,6 +39,8 @@ class Environment:
     sys_path: tuple[SysPathEntry, ...]
     site: tuple[str, ...]
     how: str
+    extends: str | None = None
+    """The environment over which uv laid this one for a single command; its packages are on the path, too."""
     pth: tuple[PthLine, ...] = ()
     finders: tuple[EditableFinder, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -54,6 +56,7 @@ class Environment:
             executable=self.executable,
             base=self.base,
             kind=self.kind,
+            extends=self.extends,
         )
 
 
@@ -69,7 +72,7 @@ def locate(host: Host, named: str | None, start: str, pythonpath: Sequence[str] 
         return _named(host, named, start, pythonpath)
     skipped: list[str] = []
     for how, prefix, executable in _candidates(host, start):
-        if _is_tool(host, prefix):
+        if is_tool(host, prefix):
             skipped.append(prefix)
             continue
         found = _prefix_kind(host, prefix)
@@ -183,7 +186,7 @@ def _find(host: Host, path: str) -> object | None:
         return None  # a place that cannot be seen holds no environment that could be examined
 
 
-def _is_tool(host: Host, prefix: str) -> bool:
+def is_tool(host: Host, prefix: str) -> bool:
     """An environment that `uv tool` or pipx made for a program, envguard's own among them."""
     return any(_find(host, f"{prefix}/{name}") is not None for name in ("uv-receipt.toml", "pipx_metadata.json"))
 
@@ -230,6 +233,7 @@ def _read(
         sys_path=tuple(path.entries),
         site=tuple(e.path for e in path.entries if e.origin in ("site", "user site", "system site")),
         how=how,
+        extends=settings.get("extends-environment"),
         pth=tuple(path.pth),
         finders=tuple(path.finders),
         problems=tuple(notes.problems),

@@ -7,6 +7,7 @@ nearest folder that is still there, and whether something that came into it expl
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -87,13 +88,12 @@ class Lost:
 
 def read_lost(
     host: Host,
-    env: Environment,
     distributions: Distributions,
     trees: SiteTrees,
-    state: str | None,
+    busy: str | None,
     unknown: list[Unknown],
 ) -> tuple[Lost, ...]:
-    """What each distribution has lost; nothing while an installer or a restore is at work, which is said then.
+    """What each distribution has lost; nothing while an installer or a restore is at work (`busy`), which is said.
 
     Not asked of are packages of a manager that strips files and has lists of its own, editable installs, two
     dist-infos of one name (the older one's files went when the newer came), and a dist-info without an INSTALLER that
@@ -113,7 +113,6 @@ def read_lost(
             found.append(lost)
     if not found:
         return ()
-    busy = _at_work(host, env, state)
     if busy is not None:
         unknown += [Unknown(f"{LOST}{lost.package}", busy) for lost in found]
         return ()
@@ -235,7 +234,16 @@ def _came(host: Host, path: str, stat: Stat, changed: int) -> bool:
     return at_once and not written
 
 
-def _at_work(host: Host, env: Environment, state: str | None) -> str | None:
+def site_changes(host: Host, env: Environment) -> dict[str, int]:
+    """Site-packages folder → its mtime in ns; one that cannot be seen is left out."""
+    found = {}
+    for folder in env.site:
+        with contextlib.suppress(OSError):
+            found[folder] = host.stat_target(folder).mtime_ns
+    return found
+
+
+def at_work(host: Host, env: Environment, state: str | None) -> str | None:
     """Who is changing the environment at this moment, or has left it half changed; None where nobody is known to."""
     try:
         for process in host.processes(roots_of(env)):

@@ -23,12 +23,17 @@ class Started:
     prefix: str | None
 
 
+def is_python(name: str) -> bool:
+    """Whether a program of this name is an interpreter."""
+    return _PYTHON.fullmatch(name) is not None
+
+
 def started_by(host: Host, program: str) -> Started | None:
     """The interpreter that a program file starts; None where it is neither Python nor a script for it.
 
     A shell, `env` or `srun` may start one later: that cannot be told beforehand.
     """
-    interpreter = program if _PYTHON.fullmatch(posixpath.basename(program)) else _named_by_script(host, program)
+    interpreter = program if is_python(posixpath.basename(program)) else _named_by_script(host, program)
     return None if interpreter is None else Started(interpreter, prefix_of(host, interpreter))
 
 
@@ -48,7 +53,7 @@ def _named_by_script(host: Host, program: str) -> str | None:
         words = [named if "/" in named else which(host, named) or named]
     elif words and posixpath.basename(words[0]) == "sh" and len(lines) > 1 and lines[1].startswith("'''exec'"):
         words = _words(lines[1].removeprefix("'''exec'"))
-    if words and "/" in words[0] and _PYTHON.fullmatch(posixpath.basename(words[0])):
+    if words and "/" in words[0] and is_python(posixpath.basename(words[0])):
         return words[0]
     return None
 
@@ -60,26 +65,9 @@ def _words(line: str) -> list[str]:
         return []
 
 
-STARTS_OTHERS = frozenset(
-    {
-        *("sh", "bash", "dash", "zsh", "ksh", "fish"),
-        *(
-            "env",
-            "nice",
-            "ionice",
-            "chrt",
-            "nohup",
-            "setsid",
-            "stdbuf",
-            "time",
-            "timeout",
-            "numactl",
-            "taskset",
-            "sudo",
-        ),
-        *("srun", "mpirun", "mpiexec"),
-    }
-)
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish")
+_WRAPPERS = ("env", "nice", "ionice", "chrt", "nohup", "setsid", "stdbuf", "time", "timeout", "numactl", "taskset")
+STARTS_OTHERS = frozenset((*_SHELLS, *_WRAPPERS, "sudo", "srun", "mpirun", "mpiexec"))
 """Programs that start others: which interpreter that is stands in a script or later on the command line."""
 
 

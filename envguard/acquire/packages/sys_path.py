@@ -2,18 +2,23 @@
 
 Follows `site.py` of Python 3.11 to 3.14: PYTHONPATH, the standard library, the venv's site-packages, user site, the
 base's site-packages where the venv lets them in, and the .pth files of each. A line of code in a .pth is named and
-not run; the finder of an editable install is read as a syntax tree.
+not run, but for what `site.addsitedir` adds where that is all it calls; the finder of an editable install is read as
+a syntax tree.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes
+
+if TYPE_CHECKING:
+    import ast
 
 Origin = Literal["PYTHONPATH", "stdlib", "site", "user site", "system site", "pth"]
 MAX_PTH = 1 << 20
@@ -170,6 +175,9 @@ class SysPath:
                 continue
             if line.startswith(("import ", "import\t")):
                 self.pth.append(PthLine(file, number, "code", line.strip()))
+                for path in added_site_folders(line):
+                    if self._is_directory(path):
+                        self._site_folder(path, "site")
             else:
                 self._pth_path(folder, file, number, line.rstrip())
 
@@ -210,6 +218,41 @@ class SysPath:
         except OSError:
             return False  # as `os.path.exists` in site.py has it
         return True
+
+
+def added_site_folders(line: str) -> tuple[str, ...]:
+    """The folders that a line of code in a .pth adds by `site.addsitedir`, where that is all that it does.
+
+    So does uv lay the environment of `uv run --with` over that of the project. Of other code nothing is foretold.
+    """
+    if "addsitedir" not in line:
+        return ()
+    import ast  # here, since few environments have such a line
+
+    found = []
+    try:
+        for node in ast.parse(line.strip()).body:
+            if isinstance(node, ast.Import):
+                continue
+            call = node.value if isinstance(node, ast.Expr) else None
+            if not isinstance(call, ast.Call) or ast.unparse(call.func) != "site.addsitedir" or len(call.args) != 1:
+                return ()
+            found.append(_path_of(call.args[0]))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    return tuple(found)
+
+
+def _path_of(node: ast.expr) -> str:
+    """A path as a literal, or as bytes in `os.fsdecode`. Raises ValueError for anything else."""
+    import ast
+
+    if isinstance(node, ast.Call) and len(node.args) == 1 and ast.unparse(node.func).endswith(".fsdecode"):
+        node = node.args[0]
+    path = ast.literal_eval(node)
+    if not isinstance(path, (str, bytes)):
+        raise ValueError("no path")
+    return os.path.normpath(os.fsdecode(path))
 
 
 def parse_finder(file: str, data: bytes) -> EditableFinder:

@@ -37,6 +37,8 @@ class DamagedFile:
     original: bytes | None = None
     original_from: str | None = None
     now: bytes | None = None
+    rival: str | None = None
+    """Another package that installs a file of this path: what lies there is that one's, and as its RECORD says."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,8 @@ class _Reader:
         same_name = self.caches.of(dist.name)
         departs, more = _told({path: got for path, got in contents.departs.items() if path in by_path})
         damaged = tuple(
-            self._damaged(dist, by_path[path], got, same_name, contents.identity) for path, got in departs
+            self._damaged(dist, by_path[path], got, same_name, contents.identity, self._rival(dist, path, got, every))
+            for path, got in departs
         )
         rewritten, witness = self._rewritten(dist, by_path, same_name, contents.identity)
         prefix = f"{dist.location}/"
@@ -176,14 +179,38 @@ class _Reader:
         return (), "unreadable: it could not be read a moment ago"
 
     def _damaged(
-        self, dist: Distribution, row: Row, got: str, archives: tuple[Archive, ...], identity: str | None
+        self,
+        dist: Distribution,
+        row: Row,
+        got: str,
+        archives: tuple[Archive, ...],
+        identity: str | None,
+        rival: str | None,
     ) -> DamagedFile:
         path = f"{dist.location}/{row.path}"
         stat = self._stat(path) if got != MISSING else None
+        if rival is not None:
+            return DamagedFile(row.path, row, got, stat, (), rival=rival)
         sharers = tuple(archive.path for archive in archives if stat is not None and self._shares(archive, row, stat))
         source, original = self._original(row, archives, identity)
         now = self._small(path) if stat is not None and original is not None else None
         return DamagedFile(row.path, row, got, stat, sharers, original, source, now)
+
+    def _rival(self, dist: Distribution, path: str, got: str, every: Distributions) -> str | None:
+        """The package whose own file lies where `dist` had one."""
+        for other, wanted in every.rivals(dist, path):
+            if self._is(f"{dist.location}/{path}", got, wanted):
+                return f"{other.name} {other.version}" if other.version else other.name
+        return None
+
+    def _is(self, path: str, got: str, wanted: str) -> bool:
+        """Whether a file of hash `got` has the hash `wanted`, which may be by another algorithm."""
+        if got.partition("=")[0] == wanted.partition("=")[0] or got == MISSING:
+            return got == wanted
+        try:
+            return hash_as(self.host, path, wanted) == wanted
+        except OSError:
+            return False
 
     def _stat(self, path: str) -> Stat | None:
         """Of what the path leads to: in uv's symlink mode an installed file is a link into the cache."""

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from envguard.acquire.processes.start_environment import start_variables
+
 _METADATA_HEAD = 32 << 10
 
 
@@ -33,7 +35,8 @@ class CapturedDistribution(NamedTuple):
 
 class Capture(NamedTuple):
     """The dist-infos and egg-infos by directory, those that could not be read, which mapped files were no longer what
-    their path names already then, and the folders that PYTHONPATH had put on the path."""
+    their path names already then, the folders that PYTHONPATH had put on the path, and the environment variables that
+    the process was started with (a title that is set later overwrites them; None where one was set before)."""
 
     taken_ns: int
     pid: int
@@ -41,6 +44,7 @@ class Capture(NamedTuple):
     stale: frozenset[str]
     failed: tuple[str, ...]
     pythonpath: tuple[str, ...]
+    started: dict[str, str] | None = None
 
 
 def capture() -> Capture:
@@ -63,7 +67,7 @@ def capture() -> Capture:
         stale = frozenset(library.path for library in stale_libraries())
     except OSError:
         stale = frozenset()
-    return Capture(time.time_ns(), os.getpid(), found, stale, tuple(failed), pythonpath())
+    return Capture(time.time_ns(), os.getpid(), found, stale, tuple(failed), pythonpath(), start_variables())
 
 
 def _folders() -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -246,6 +247,13 @@ def short_name(checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> str
         if match_name(every, name) == (checkpoint,):
             return name
     return checkpoint.path
+
+
+def short_names(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
+    """Path → the short name of each: where several runs have a step_200, no list is to call them alike."""
+    every = tuple(checkpoints)
+    number = Counter(item.name for item in every)
+    return {item.path: item.name if number[item.name] == 1 else short_name(item, every) for item in every}
 
 
 def _is_called(checkpoint: Checkpoint, wanted: str) -> bool:

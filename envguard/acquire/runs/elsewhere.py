@@ -15,7 +15,7 @@ def other_environment(host: Host, taken: Fingerprint, prefix: str) -> str | None
     speak of the environment that goes on. Two that lie side by side are two: with the wrong one active, each
     difference between them would be told as something that happened.
     """
-    theirs = taken.python.prefix
+    theirs = taken.python.environment
     try:
         same = theirs == prefix or host.realpath(theirs) == host.realpath(prefix)
         if same or not taken_here(taken, host.machine()):

@@ -1,6 +1,9 @@
 """The environment variables that a witness may see: of this process, and of another one's list of them."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterable
 
 from .redaction import REDACTED, SECRET_NAME, redact
 
@@ -16,12 +19,12 @@ ENVIRONMENT_PREFIXES = (
 )  # fmt: skip
 
 
-def environ():
+def environ() -> dict[str, str]:
     """The environment variables that a witness may see, without secrets."""
     return visible_environment(os.environ.items())
 
 
-def visible_environment(items):
+def visible_environment(items: Iterable[tuple[str, str]]) -> dict[str, str]:
     kept = {}
     for name, value in items:
         if name.startswith(ENVIRONMENT_PREFIXES) and not SECRET_NAME.search(name):
@@ -29,10 +32,14 @@ def visible_environment(items):
     return kept
 
 
-def withheld():
+def withheld() -> list[str]:
     """Names of listed variables whose value looks like a secret, or holds one; no value leaves here."""
+    return withheld_names(os.environ.items())
+
+
+def withheld_names(items: Iterable[tuple[str, str]]) -> list[str]:
     return sorted(
         name
-        for name, value in os.environ.items()
+        for name, value in items
         if name.startswith(ENVIRONMENT_PREFIXES) and (SECRET_NAME.search(name) or REDACTED in redact(value))
     )
