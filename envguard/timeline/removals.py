@@ -234,7 +234,8 @@ def _recorded(known: Known, current: Mapping[str, Install], told: Sequence[Remov
             until,
             text,
             proofs,
-            precision_s=max(1.0, (until - had.time_ns) / clock.NS / 2),
+            # That it is gone is sure; that the change of the folder was this is not.
+            confidence="strong",
             from_=sighting.version.full,
             open_end=without is None and not seen_gone,
         )
