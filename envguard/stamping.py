@@ -31,7 +31,7 @@ from envguard.acquire.packages.distributions import (
 )
 from envguard.acquire.packages.environment import Environment, locate
 from envguard.acquire.packages.metadata import parse_direct_url
-from envguard.acquire.packages.uv_cache import cache_directories
+from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.processes import loading
 from envguard.acquire.processes.elsewhere import imported_elsewhere
 from envguard.acquire.processes.own_process import Held, OwnProcess, started_ns

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from envguard.acquire.packages import environment, uv_cache
+from envguard.acquire.packages import environment
 from envguard.acquire.packages.archive_uses import sample_names
 from envguard.acquire.packages.cached_archives import archive_folders
 from envguard.acquire.packages.metadata import MAX_METADATA
 from envguard.acquire.packages.record_file import parse_record
+from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.seam.remote import RemoteHost
 from envguard.acquire.survey import Request
 from envguard.errors import InputError
@@ -32,7 +33,7 @@ def ask_ahead(host: RemoteHost, request: Request) -> None:
         names = _listing(host, site)
         folders = [f"{site}/{name}" for name in names if name.endswith(".dist-info")]
         host.prefetch([("read", (f"{folder}/{name}", limit, 0)) for folder in folders for name, limit in METADATA])
-    for cache in uv_cache.cache_directories(host, env, request.config):
+    for cache in cache_directories(host, env, request.config):
         _cache(host, cache)
 
 

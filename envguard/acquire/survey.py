@@ -18,6 +18,7 @@ from envguard.acquire.packages.distributions import Distributions, read_distribu
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.installs import Install
 from envguard.acquire.packages.site_trees import SiteTrees
+from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.processes import live_processes
 from envguard.acquire.processes.live_processes import EnvironmentProcess
 from envguard.acquire.project import git_history, shell_history, watched_files
@@ -159,7 +160,7 @@ def _processes(host: Host, request: Request, seen: Survey) -> None:
 
 
 def _uv_cache(host: Host, request: Request, seen: Survey) -> None:
-    caches = uv_cache.read_caches(host, uv_cache.cache_directories(host, seen.env, request.config))
+    caches = uv_cache.read_caches(host, cache_directories(host, seen.env, request.config))
     seen.uv_cache_directories = caches.directories
     if not caches.directories:
         seen.lacks("uv-cache", "there is none in the usual places, nor where UV_CACHE_DIR or `uv_caches` says")

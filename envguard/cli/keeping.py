@@ -43,7 +43,8 @@ def write_lock(session: Session, path: str, taken: Fingerprint, screen: Screen) 
     import os
 
     from envguard.acquire.packages.environment import locate
-    from envguard.acquire.packages.uv_cache import cache_directories, read_caches
+    from envguard.acquire.packages.uv_cache import read_caches
+    from envguard.acquire.packages.uv_cache_places import cache_directories
     from envguard.acquire.seam.host import LiveHost
     from envguard.restore.fetching import index_urls
     from envguard.restore.locking import lock_text

@@ -12,7 +12,7 @@ from envguard.cli.options import Session
 if TYPE_CHECKING:
     from envguard.acquire.seam.host import Host
     from envguard.fingerprint.comparison import Knowledge
-    from envguard.fingerprint.reference import Places, Reference
+    from envguard.fingerprint.places import Places, Reference
     from envguard.model.fingerprint import Fingerprint
     from envguard.report.screen import Screen
 
@@ -89,7 +89,7 @@ def newest_stamp(places: Places, screen: Screen) -> tuple[Fingerprint, ...]:
 def open_places(session: Session, live: Callable[[], Fingerprint]) -> Places:
     """This machine's places, as the session's project configures them."""
     from envguard.acquire.seam.host import LiveHost
-    from envguard.fingerprint.reference import Places
+    from envguard.fingerprint.places import Places
     from envguard.state.runs import baseline_file
 
     lock = session.project.config.lock

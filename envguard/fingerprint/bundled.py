@@ -6,7 +6,8 @@ from envguard.acquire.gathering import Also, OpenBundle
 from envguard.acquire.seam.host import Host
 from envguard.acquire.survey import Request
 from envguard.fingerprint import snapshot
-from envguard.fingerprint.reference import Places, no_live, stamps_of_newest
+from envguard.fingerprint.places import Places
+from envguard.fingerprint.reference import no_live, stamps_of_newest
 from envguard.fingerprint.verify import with_unseen
 from envguard.fingerprint.verify_live import verify_on
 from envguard.model.drift import VerifyReport

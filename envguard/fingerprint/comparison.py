@@ -12,7 +12,7 @@ from envguard.errors import UsageError
 from envguard.fingerprint.diff import differences, report, side_of
 from envguard.fingerprint.minority import compare_many
 from envguard.fingerprint.partial import Known, Partial, of_lock, of_witnesses
-from envguard.fingerprint.reference import Reference
+from envguard.fingerprint.places import Reference
 from envguard.fingerprint.rules import Change, check_policy, is_torch_stack
 from envguard.model.drift import DiffReport
 from envguard.model.evidence import Unknown
@@ -105,9 +105,10 @@ def fingerprint_of_bundle(path: str) -> Fingerprint:
 def builds_in_caches(config: Config) -> Mapping[str, str]:
     """Build identities by the sha256 of the wheel, as far as this machine's uv caches know both."""
     from envguard.acquire.packages import uv_cache
+    from envguard.acquire.packages.uv_cache_places import cache_directories
 
     host = LiveHost()
-    caches = uv_cache.read_caches(host, uv_cache.cache_directories(host, None, config))
+    caches = uv_cache.read_caches(host, cache_directories(host, None, config))
     return {
         pointer.sha256: archive.build
         for archive in caches.archives

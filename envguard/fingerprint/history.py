@@ -11,7 +11,7 @@ from envguard.acquire.runs.checkpoints import short_names
 from envguard.acquire.runs.own_records import Entry, read_journal, read_run_records
 from envguard.acquire.runs.stamps import read_stamp
 from envguard.acquire.section import reason
-from envguard.fingerprint.reference import Places
+from envguard.fingerprint.places import Places
 from envguard.model.action import LogEntry, LogReport
 from envguard.model.evidence import Unknown
 from envguard.state.journal import journal_file

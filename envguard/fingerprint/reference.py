@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -35,60 +34,18 @@ from envguard.acquire.runs.stamps import Altered, NoFingerprint, believed, parse
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import reason
 from envguard.errors import InputError, UsageError
-from envguard.fingerprint.lock import Lock, lock_kind, parse_lock
+from envguard.fingerprint.lock import lock_kind, parse_lock
+from envguard.fingerprint.places import Places, Reference, ReferenceKind
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 from envguard.model.identity import is_id
 from envguard.state import journal
 
-ReferenceKind = Literal["checkpoint", "fingerprint", "lock", "bundle", "live", "journal", "baseline"]
 BASELINE = "baseline"
 _JOURNAL = re.compile(r"@(\d+)")
 _GZIP = b"\x1f\x8b"
 _WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors", ".bin", ".tar", ".distcp")
 _OF_CHECKPOINTS = (".metadata", "trainer_state.json", "meta.json", "latest")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What a REF leads to. `fingerprint` is None for an unstamped checkpoint (`no_stamp` says why), for a lock
-    (`lock` is set) and for a bundle (its environment is fingerprinted by whoever opens it)."""
-
-    label: str
-    kind: ReferenceKind
-    path: str | None = None
-    fingerprint: Fingerprint | None = None
-    checkpoint: Checkpoint | None = None
-    lock: Lock | None = None
-    no_stamp: str | None = None
-    altered: bool = False
-    """There is a stamp, and it is not as it was written: nobody may act on it, nor as if it were not there."""
-    settings: Mapping[str, str] | None = None
-    """Plain hyper-parameters that the run wrote beside the checkpoint."""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where references are looked up: absolute paths on `host`. `live` takes the fingerprint of now when asked."""
-
-    host: Host
-    start: str
-    roots: tuple[str, ...]
-    state: str
-    live: Callable[[], Fingerprint]
-    baseline: str | None = None
-    lock: str | None = None
-
-    def path(self, text: str) -> str:
-        return posixpath.normpath(posixpath.join(self.start, _expanded(text, self.host)))
-
-    def checkpoints(self) -> Checkpoints:
-        return find_checkpoints(self.host, self.roots)
-
-
-def _expanded(text: str, host: Host) -> str:
-    return f"{host.machine().home}{text[1:]}" if text == "~" or text.startswith("~/") else text
 
 
 def resolve(text: str, places: Places) -> Reference:

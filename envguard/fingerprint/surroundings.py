@@ -114,7 +114,7 @@ def _take(notes: Notes, section: Section[T]) -> T:
 
 def _processes(host: Host, wish: Wish, env: Environment, memo: Memo, notes: Notes) -> tuple[EnvironmentProcess, ...]:
     # The uv cache's reader needs msgpack, which a stamp inside a training process must do without.
-    from envguard.acquire.packages.uv_cache import cache_directories
+    from envguard.acquire.packages.uv_cache_places import cache_directories
 
     caches = cache_directories(host, env, wish.config)
     found = _take(notes, read_processes(host, env, wish.own_pids, caches, _known_builds(memo)))

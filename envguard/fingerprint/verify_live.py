@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from envguard.acquire.packages.contents import Policy
 from envguard.acquire.packages.distributions import Distributions, canonical, read_distributions
 from envguard.acquire.packages.environment import locate
-from envguard.acquire.packages.uv_cache import cache_directories, read_caches
+from envguard.acquire.packages.uv_cache import read_caches
+from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.packages.verification import observe
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.config import Config

@@ -26,7 +26,8 @@ from envguard.errors import UsageError
 from envguard.fingerprint import snapshot
 from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.diff import compare
-from envguard.fingerprint.reference import Places, Reference, resolve, resolve_default
+from envguard.fingerprint.places import Places, Reference
+from envguard.fingerprint.reference import resolve, resolve_default
 from envguard.launch import child, seed, start, waivers
 from envguard.launch.bundled import Bundled, are_options, bundled_command, require_checkout
 from envguard.launch.claims import Claims, claim

@@ -7,7 +7,8 @@ import posixpath
 import msgspec
 
 from envguard.acquire.packages.environment import Environment
-from envguard.acquire.packages.uv_cache import cache_directories, read_caches
+from envguard.acquire.packages.uv_cache import read_caches
+from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.packages.wheel_files import WheelFile, find_pip_wheels, find_wheels, pip_cache_directory
 from envguard.acquire.seam.host import Host
 from envguard.model.evidence import Unknown

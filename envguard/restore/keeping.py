@@ -14,7 +14,8 @@ from envguard import clock
 from envguard.acquire.packages.distributions import Distribution, Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.record_file import Row, normalised, record_hash
-from envguard.acquire.packages.uv_cache import cache_directories, read_caches
+from envguard.acquire.packages.uv_cache import read_caches
+from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.packages.wheel_tags import parse_wheel
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.cache_places import Place

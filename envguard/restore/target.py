@@ -10,7 +10,8 @@ from envguard.acquire.survey import Request, survey
 from envguard.errors import InputError, RestoreError, UsageError
 from envguard.fingerprint.comparison import fingerprint_of_bundle
 from envguard.fingerprint.lock import Lock
-from envguard.fingerprint.reference import Places, Reference, resolve
+from envguard.fingerprint.places import Places, Reference
+from envguard.fingerprint.reference import resolve
 from envguard.fingerprint.requirements import marker_environment
 from envguard.model.fingerprint import Fingerprint
 from envguard.restore.wanted import Target, Wanted, from_fingerprint

@@ -11,7 +11,8 @@ import msgpack
 import pytest
 
 from envguard.acquire.packages.record_file import Row
-from envguard.acquire.packages.uv_cache import as_installed, cache_directories, read_caches
+from envguard.acquire.packages.uv_cache import as_installed, read_caches
+from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
 from envguard.demo.index import serve_index

@@ -13,7 +13,7 @@ from envguard.demo.wheels import build_wheel
 from envguard.errors import InputError
 from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.lock import Lock, Locked, lock_kind, parse_lock
-from envguard.fingerprint.reference import Reference
+from envguard.fingerprint.places import Reference
 from envguard.fingerprint.requirements import marker_environment
 from envguard.model.drift import DiffReport
 from envguard.model.fingerprint import Fingerprint

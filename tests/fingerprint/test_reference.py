@@ -14,7 +14,8 @@ from envguard.acquire.runs.own_records import read_journal
 from envguard.acquire.runs.stamps import reference as checkpoint_reference
 from envguard.acquire.seam.host import LiveHost
 from envguard.errors import Error, InputError, UsageError
-from envguard.fingerprint.reference import Places, resolve, resolve_default, stamps_of_newest
+from envguard.fingerprint.places import Places
+from envguard.fingerprint.reference import resolve, resolve_default, stamps_of_newest
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 from envguard.state import journal

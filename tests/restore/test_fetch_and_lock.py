@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.pylock import Pylock
 
-from envguard.acquire.packages.uv_cache import cache_directories, index_digest, read_caches
+from envguard.acquire.packages.uv_cache import index_digest, read_caches
+from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
 from envguard.demo.index import serve_index
