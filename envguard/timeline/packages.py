@@ -159,6 +159,9 @@ def _swap(
     if was_there is None and candidates and candidates[0].best == "weak":
         was_there = _unpacked_for(candidates[0], group, groups)
     candidates = tuple(item for item in candidates if item.best != "weak" or was_there)
+    again = _same_build(install, group, known, candidates)
+    if again is not None:
+        candidates, was_there = (), None
     before = candidates[0] if candidates else None
     old = before.version if before is not None else None
     told = tuple(item.as_model() for item in candidates)
@@ -170,8 +173,11 @@ def _swap(
         install.name,
         install.start_ns,
         install.end_ns,
-        _summary(install, old, new, kind),
-        (*install.evidence, *confirms, *(before.evidence if before is not None else ())),
+        _summary(install, old, new, kind, again),
+        (
+            *(*install.evidence, *confirms),
+            *(before.evidence if before is not None else again.evidence if again is not None else ()),
+        ),
         confidence=_confidence(install, before, kind, confirms),
         from_=old.full if old is not None else None,
         to=new.full,
@@ -179,6 +185,24 @@ def _swap(
     )
     locked = next((item for item in known if _names(item, install, group)), None)
     return Swap(event, install, change, group, candidates, was_there, _twins(install.name, before, known), locked)
+
+
+def _same_build(
+    install: Install, group: Group, known: tuple[Sighting, ...], candidates: tuple[Previous, ...]
+) -> Sighting | None:
+    """The last word on what was there before, where it is the very build that was installed: nothing was swapped."""
+    seen = [
+        item
+        for item in known
+        if (item.name, item.build, item.best, item.archive) == (install.name, install.build, "strong", None)
+        and item.time_ns is not None
+        and item.time_ns < (install.start_ns or group.start_ns)
+    ]
+    last = max(seen, key=lambda item: item.time_ns or 0, default=None)
+    if install.build is None or last is None or last.time_ns is None:
+        return None
+    later = (item for candidate in candidates for item in candidate.sightings)
+    return None if any(item.time_ns is None or item.time_ns > last.time_ns for item in later) else last
 
 
 def _names(item: Sighting, install: Install, group: Group) -> bool:
@@ -238,9 +262,11 @@ def _confidence(install: Install, before: Previous | None, kind: str, confirms: 
     return confidence_of(agreeing)
 
 
-def _summary(install: Install, old: Version | None, new: Version, kind: str) -> str:
+def _summary(install: Install, old: Version | None, new: Version, kind: str, again: Sighting | None) -> str:
     by = f" by {install.installer}" if install.installer else ""
-    if old is not None and old.full == new.full:
+    if again is not None:
+        text = f"{install.name} {new.full} installed again{by}: the build that {again.evidence[0].path} knows"
+    elif old is not None and old.full == new.full:
         text = f"{install.name} {new.full} replaced by another build of the same version{by}"
     elif old is not None:
         text = f"{install.name} {old.full} → {new.full}{by}"

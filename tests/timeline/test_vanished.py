@@ -109,3 +109,15 @@ def test_the_stamp_of_another_environment_tells_nothing_of_this_one(stamped: Sta
     code, answer = timeline(stamped)
     assert (code, answer["findings"]) == (0, [])
     assert {event["kind"] for event in answer["events"]} == {"checkpoint.saved", "snapshot.taken"}
+
+
+def test_the_same_build_installed_again_is_no_swap(stamped: Stage) -> None:
+    """Its folder is newer than what requires it, and a stamp has its very build: nothing was replaced."""
+    wheels.build_wheel(stamped.wheels, "asks", "1.0", requires=["extra-a"])
+    stamped.install("asks")
+    stamp(stamped, "step_700")
+    stamped.install("--reinstall-package", "extra-a", "extra-a==1.0")
+    code, answer = timeline(stamped, "step_700")
+    event = next(item for item in answer["events"] if item["subject"] == "extra-a" and "again" in item["summary"])
+    assert (code, answer["findings"], event["kind"]) == (0, [], "package.installed")
+    assert {"stamp", "journal"} & {item["witness"] for item in event["evidence"]}
