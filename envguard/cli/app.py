@@ -18,7 +18,7 @@ import typer.core
 import typer.main
 
 from envguard import __version__
-from envguard.cli.entry import OWN_ENVIRONMENT, unmet
+from envguard.cli.requirements import OWN_ENVIRONMENT, unmet
 from envguard.errors import Error
 
 COMMANDS: dict[str, str] = {

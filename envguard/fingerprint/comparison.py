@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config, PolicyRule
@@ -13,14 +12,10 @@ from envguard.fingerprint.diff import differences, report, side_of
 from envguard.fingerprint.minority import compare_many
 from envguard.fingerprint.partial import Known, Partial, of_lock, of_witnesses
 from envguard.fingerprint.places import Reference
-from envguard.fingerprint.rules import Change, check_policy, is_torch_stack
+from envguard.fingerprint.rules import Change, check_policy
 from envguard.model.drift import DiffReport
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
-
-if TYPE_CHECKING:
-    from envguard.acquire.survey import Request
-    from envguard.timeline.restored import Before
 
 
 @dataclass(frozen=True)
@@ -115,56 +110,3 @@ def builds_in_caches(config: Config) -> Mapping[str, str]:
         for pointer in archive.pointers
         if pointer.sha256 is not None and archive.build is not None
     }
-
-
-def known_at(reference: Reference, request: Request) -> tuple[Known, ...]:
-    """What this machine's witnesses still know of the packages when a checkpoint was saved."""
-    from envguard.acquire.survey import survey
-    from envguard.timeline.build import told_at
-
-    if reference.checkpoint is None:
-        return ()
-    seen = survey(LiveHost(), request)
-    found = known_before(told_at(seen, reference.checkpoint.saved_ns))
-    for written in seen.written_by:
-        if written.checkpoint == reference.checkpoint.path:
-            # What a library wrote into the checkpoint is what was loaded; a swap's own witnesses know the build too.
-            found.setdefault(written.package, Known(written.package, written.version))
-    return tuple(found.values())
-
-
-def known_before(before: Iterable[Before]) -> dict[str, Known]:
-    """What is known of a checkpoint's time: what a restore brought back for it, else what the first swap replaced.
-
-    An install of which no predecessor is known does not prove that there was none; for torch and its like that
-    would be a grave thing to say, so it is left undetermined.
-    """
-    found: dict[str, Known] = {}
-    for item in before:
-        name, swap = item.name, item.swap
-        if item.restored is not None:
-            full = item.restored.full_version
-            found[name] = Known(name, full, item.restored.build, absent=full is None)
-            continue
-        if item.mended is not None:
-            found[name] = Known(name, item.mended.full_version)
-            continue
-        if item.edited is not None:
-            found[name] = Known(name, item.edited.version, item.edited.build)
-            continue
-        if item.removal is not None and item.removal.previous is not None and item.doubt is None:
-            gone = item.removal.previous
-            found[name] = Known(name, gone.version.full, gone.first("build"))
-            continue
-        if swap is None:
-            found[name] = Known(name, None, doubt=item.doubt or Known.doubt)
-            continue
-        best = swap.previous[0] if swap.previous else None
-        if best is not None and best.best != "weak":
-            found[name] = Known(name, best.version.full, best.first("build"))
-        elif best is not None:
-            doubt = f"it was replaced, and that {best.version.full} was there is only likely"
-            found[name] = Known(name, None, doubt=doubt)
-        else:
-            found[name] = Known(name, None, absent=swap.was_there is None and not is_torch_stack(name))
-    return found

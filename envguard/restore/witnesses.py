@@ -13,10 +13,11 @@ from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
 from envguard.model.evidence import Confidence
 from envguard.restore.wanted import Target, Wanted
-from envguard.timeline.build import told_at
+from envguard.timeline.known import told_at
+from envguard.timeline.moments import Before, Untouched
 from envguard.timeline.packages import Swap
 from envguard.timeline.previous import Previous
-from envguard.timeline.restored import Before, Restored, Untouched
+from envguard.timeline.restored import Restored
 
 
 def from_survey(reference: str, checkpoint: Checkpoint, survey: Survey, why_no_stamp: str) -> Target:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from envguard import clock
 from envguard.acquire.packages.markers import marker_values
-from envguard.acquire.project.watched_files import Edited
 from envguard.acquire.runs.checkpoints import Checkpoint, short_name
 from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
 from envguard.model.event import LOST, SINCE, UNREAD_STAMP, Event, TimelineReport
-from envguard.model.evidence import Evidence, Unknown
+from envguard.model.evidence import Unknown
 from envguard.timeline import code_events, log_events, run_findings, system_events
 from envguard.timeline import findings as finding
 from envguard.timeline.cache_clearings import clearing_events
@@ -33,7 +32,7 @@ from envguard.timeline.records import own_records
 from envguard.timeline.removal_findings import removal_findings
 from envguard.timeline.removals import Present
 from envguard.timeline.requirements import Graph, build_graph
-from envguard.timeline.restored import Before, Untouched, changed_since, read_restored
+from envguard.timeline.restored import read_restored
 from envguard.timeline.sightings import read_sightings
 from envguard.timeline.throughput import read_throughput
 
@@ -95,30 +94,6 @@ def _packages(survey: Survey, graph: Graph, sightings: tuple[Sighting, ...]) -> 
         Present(now_ns, survey.site_changes, survey.busy is not None),
         survey.made_ns,
     )
-
-
-def told_at(survey: Survey, saved_ns: int) -> tuple[Before, ...]:
-    """What is known of the packages at the moment at which a checkpoint without a stamp was saved."""
-    packages = packages_of(survey)
-    found = changed_since(packages.swaps, saved_ns, read_restored(survey.journal), packages.removals)
-    return (*found, *_edited_since(survey, saved_ns, {item.name for item in found}))
-
-
-def _edited_since(survey: Survey, saved_ns: int, told: set[str]) -> Iterable[Before]:
-    by_package: dict[str, list[Edited]] = {}
-    for edit in survey.edits:
-        by_package.setdefault(edit.package, []).append(edit)
-    builds = {install.name: install for install in survey.installs}
-    for name, edits in by_package.items():
-        install = builds.get(name)
-        if name in told or install is None or install.build is None or (install.end_ns or saved_ns) > saved_ns:
-            continue
-        if all(edit.mtime_ns > saved_ns for edit in edits):
-            proofs = tuple(
-                Evidence(witness="file", path=edit.path, field="mtime", value=clock.iso_ns(edit.mtime_ns))
-                for edit in edits
-            )
-            yield Before(name, edited=Untouched(install.version, install.build, proofs))
 
 
 def understand(survey: Survey) -> Understood:

@@ -93,7 +93,7 @@ def read_packages(
         changes = []
         for install in group.installs:
             swap = _swap(install, group, groups, roots, graph, known, installs, hints or Hints())
-            own = maker(swap, restored)
+            own = maker(swap.install, restored)
             swap = swap if own is None else _brought_back(swap, own)
             swaps.append(swap)
             events.append(swap.event)

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from packaging.requirements import Requirement
 
-from envguard.cli import entry
+from envguard.cli import entry, requirements
 from envguard.demo.stage import Stage
 from envguard.model.schema import schema
 
@@ -21,7 +21,7 @@ SCRIPT = "import sys\nfrom envguard.cli.entry import main\nsys.exit(main())\n"
 
 def test_every_requirement_is_looked_for() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert {Requirement(line).name for line in project["dependencies"]} == entry.REQUIRED.keys()
+    assert {Requirement(line).name for line in project["dependencies"]} == requirements.REQUIRED.keys()
     assert project["scripts"] == {"envguard": "envguard.cli.entry:main"}
 
 
@@ -78,4 +78,4 @@ def test_only_what_comes_later_is_handed_to(tmp_path: Path) -> None:
 
 
 def test_what_is_installed_here_fits() -> None:
-    assert entry.unmet() == []
+    assert requirements.unmet() == []
