@@ -14,7 +14,8 @@ from envguard.acquire.machine import boots, driver, package_logs
 from envguard.acquire.machine.zone import Zone, read_zone
 from envguard.acquire.packages import environment, installs, lost_files, pip_logs, pyc_files, uv_cache
 from envguard.acquire.packages.archive_uses import ArchiveUse, read_archive_uses
-from envguard.acquire.packages.distributions import Distributions, read_distributions, source_gone
+from envguard.acquire.packages.distributions import Distributions, read_distributions
+from envguard.acquire.packages.editable_sources import gone_sources
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.installs import Install
 from envguard.acquire.packages.site_trees import SiteTrees
@@ -86,7 +87,7 @@ class Survey:
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Path of a stamp → the prefix that it is of, where that is another environment of this machine."""
     prefixes: frozenset[str] = frozenset()
-    """Prefixes that stamps name and that lead to this environment, as it is named here or by way of links."""
+    """The names of this environment: the prefix, and what stamps name that leads there by way of links."""
     made_ns: int | None = None
     """When pyvenv.cfg was written, with which a venv begins; None where there is none."""
     written_by: tuple[checkpoint_metadata.WrittenBy, ...] = ()
@@ -137,8 +138,7 @@ def survey(host: Host, request: Request, progress: Progress = no_progress) -> Su
     except OSError:  # whoever cannot see it is told so by what reads it
         made = None
     seen.made_ns = made.mtime_ns if made is not None else None
-    gone = (dist for dist in seen.distributions.found if source_gone(dist))
-    seen.gone_sources = tuple((dist.name, dist.editable or "") for dist in gone)
+    seen.gone_sources = gone_sources(seen.distributions.found)
     dated = installs.read_installs(host, seen.distributions)
     seen.installs = dated.found
     seen.unknown += dated.unknown

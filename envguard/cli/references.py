@@ -59,14 +59,10 @@ def resolve_all(texts: Sequence[str], places: Places, witnesses: list[Fingerprin
 
 def elsewhere(found: Sequence[Reference], live: Fingerprint, host: Host) -> Iterator[str]:
     """Which references are of another environment of this machine than the one that is looked at."""
-    from envguard.acquire.runs.elsewhere import other_environment, says
+    from envguard.acquire.runs.elsewhere import said_of_another
 
-    prefix = live.python.prefix
-    for reference in found:
-        taken = reference.fingerprint
-        theirs = other_environment(host, taken, prefix) if taken is not None else None
-        if theirs is not None:
-            yield says(reference.label, theirs, prefix, "")
+    said = (said_of_another(host, item.label, item.fingerprint, live.python.prefix) for item in found)
+    yield from filter(None, said)
 
 
 def newest_stamp(places: Places, screen: Screen) -> tuple[Fingerprint, ...]:

@@ -13,7 +13,8 @@ import msgspec
 from envguard import clock
 from envguard.acquire.memo import Memo, remembered
 from envguard.acquire.packages.contents import MISSING, Contents
-from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by, source_gone
+from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
+from envguard.acquire.packages.editable_sources import source_gone
 from envguard.acquire.packages.sys_path import PthLine
 from envguard.acquire.seam.collector.redaction import redact
 from envguard.acquire.section import Notes

@@ -10,7 +10,8 @@ import msgspec
 from envguard.acquire.machine.gpu import read_gpus
 from envguard.acquire.machine.system import read_system
 from envguard.acquire.memo import Memo, remembered
-from envguard.acquire.packages.distributions import Distributions, source_gone
+from envguard.acquire.packages.distributions import Distributions
+from envguard.acquire.packages.editable_sources import source_gone
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.processes import loading
 from envguard.acquire.processes.live_processes import EnvironmentProcess, read_processes

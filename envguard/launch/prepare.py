@@ -7,7 +7,7 @@ import os
 import platform
 import posixpath
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -16,9 +16,8 @@ from envguard import clock
 from envguard.acquire.machine.headroom import Headroom, read_headroom, visible
 from envguard.acquire.machine.zone import read_zone
 from envguard.acquire.packages.environment import Environment, locate
-from envguard.acquire.runs import elsewhere
 from envguard.acquire.runs.checkpoints import Checkpoint, is_checkpoint, match_name
-from envguard.acquire.runs.elsewhere import other_environment
+from envguard.acquire.runs.elsewhere import said_of_another
 from envguard.acquire.runs.own_records import read_run_records
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.torch.cache_places import INDUCTOR_CACHE, launch_place
@@ -122,10 +121,7 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         council = exchange(env.executable, at, word)
         gated = together(gated, council, request.project.config.policy, request.project.config.refuse)
     ended = without_end(host, earlier, host.machine().host)
-    of_reference = [f"{reference.label}: {note}" for note in reference.notes] if reference is not None else []
-    theirs = other_environment(host, known, env.prefix) if known is not None else None
-    if reference is not None and theirs is not None:
-        of_reference.insert(0, elsewhere.says(reference.label, theirs, env.prefix, env.how))
+    of_reference = _notes_of(host, env, reference) if reference is not None else ()
     notes = (*missing, *of_reference, *doubts, *gated.notes, *(says(record) for record in ended))
     gated = replace(gated, notes=notes)
     plan = Plan(
@@ -143,6 +139,13 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         sight=_sight(host, request, env, cache, reference, live, warn),
     )
     return gated, plan
+
+
+def _notes_of(host: Host, env: Environment, reference: Reference) -> Iterator[str]:
+    another = said_of_another(host, reference.label, reference.fingerprint, env.prefix, env.how)
+    if another is not None:
+        yield another
+    yield from (f"{reference.label}: {note}" for note in reference.notes)
 
 
 def _on_drift(request: Request) -> Literal["warn", "stop"]:

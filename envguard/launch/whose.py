@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from envguard.acquire.packages.environment import Environment, is_tool
-from envguard.acquire.packages.starts import STARTS_OTHERS, Started, found_by_scripts, is_python, started_by
+from envguard.acquire.packages.starts import STARTS_OTHERS, WRAPPERS, Started, found_by_scripts, is_python, started_by
 from envguard.acquire.seam.host import Host
 from envguard.errors import UsageError
 
@@ -22,8 +22,6 @@ _LAUNCHERS = frozenset(
 _CHOOSERS = frozenset(
     {"uv", "uvx", "poetry", "pdm", "hatch", "pipenv", "conda", "mamba", "rye", "pixi", "tox", "nox"}
 )
-# They execute the words after their own options.
-_WRAPPERS = frozenset({"env", "nice", "nohup", "setsid", "ionice", "taskset", "numactl", "stdbuf", "time", "timeout"})
 _MOST_WORDS = 12
 
 
@@ -58,7 +56,7 @@ def runs_on(host: Host, command: Sequence[str], environ: Mapping[str, str]) -> R
 
 def _program(command: Sequence[str]) -> str | None:
     """The word that names the program: the first, or an interpreter or launcher behind what merely wraps it."""
-    if not command or posixpath.basename(command[0]) not in _WRAPPERS:
+    if not command or posixpath.basename(command[0]) not in WRAPPERS:
         return command[0] if command else None
     names = ((word, posixpath.basename(word)) for word in command[1:_MOST_WORDS])
     return next((word for word, name in names if is_python(name) or name in _LAUNCHERS), None)

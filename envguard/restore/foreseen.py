@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from envguard.acquire.packages.environment import Environment
-from envguard.acquire.runs.elsewhere import other_environment, says
+from envguard.acquire.runs.elsewhere import said_of_another
 from envguard.acquire.seam.host import Host
 from envguard.restore.locks import occupants, who_may
 from envguard.restore.wanted import Target
@@ -14,10 +14,7 @@ from envguard.restore.wanted import Target
 
 def of_another(host: Host, env: Environment, target: Target) -> str | None:
     """That the reference is of another environment, which is still there: this one would be made like it."""
-    if target.fingerprint is None:
-        return None
-    theirs = other_environment(host, target.fingerprint, env.prefix)
-    return says(target.reference, theirs, env.prefix, env.how) if theirs is not None else None
+    return said_of_another(host, target.reference, target.fingerprint, env.prefix, env.how)
 
 
 def in_the_way(host: Host, env: Environment) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -33,7 +32,7 @@ def remember(
                 about = {"path": cache.path, "source": cache.source, "files": cache.files, "bytes": cache.bytes}
                 journal.append(state, "compile_cache", about)
     except OSError as error:
-        warn(f"the journal cannot be written: {error.strerror or error}")
+        warn(_unwritten(error))
 
 
 def _remembered(step: Step, since: str | None) -> dict[str, str | None]:
@@ -48,7 +47,17 @@ def _remembered(step: Step, since: str | None) -> dict[str, str | None]:
     }
 
 
-def remember_undone(state: Path, found: Transaction, undone: bool) -> None:
-    """That a restore was rolled back; `undone` where it had been carried out and has an entry that counts no more."""
-    with contextlib.suppress(OSError):  # everything is back: that nobody could write it down is no reason to fail
+def remember_undone(state: Path, found: Transaction, undone: bool) -> tuple[str, ...]:
+    """That a restore was rolled back; `undone` where it had been carried out and has an entry that counts no more.
+
+    Returns why it could not be written down: everything is back, which is no failure for that.
+    """
+    try:
         journal.append(state, "rollback", {"reference": found.about.get("reference"), "undone": undone})
+    except OSError as error:
+        return (_unwritten(error),)
+    return ()
+
+
+def _unwritten(error: OSError) -> str:
+    return f"the journal cannot be written: {error.strerror or error}"

@@ -326,10 +326,11 @@ def roll_back(
             f"there is nothing to roll back: {state / 'restore'} holds no restore that was begun or carried out",
             "`envguard log` lists checkpoints and snapshots, and `envguard restore REF` goes to any of them",
         )
+    unwritten: tuple[str, ...] = ()
     if not dry_run:
         undone = found.step == "done"
         apply.roll_back_found(found, state, progress or Silent(), force)
-        remember_undone(state, found, undone)
+        unwritten = remember_undone(state, found, undone)
     began = clock.local(found.entries[0].time) if found.entries else "an unknown time"
     will = "would be" if dry_run else "is"
     return RestoreReport(
@@ -338,7 +339,10 @@ def roll_back(
         plan=(),
         missing=(),
         poisoned=(),
-        notes=(f"{found.about.get('prefix', '?')} {will} as it was before the restore that began {began}",),
+        notes=(
+            f"{found.about.get('prefix', '?')} {will} as it was before the restore that began {began}",
+            *unwritten,
+        ),
         applied=False,
         verified=not dry_run,
         rolled_back=not dry_run,

@@ -28,7 +28,7 @@ from envguard.timeline.lost_events import Loss, read_losses
 from envguard.timeline.lost_findings import Asked, loss_findings, sound_in
 from envguard.timeline.packages import Packages, read_packages
 from envguard.timeline.previous import Sighting
-from envguard.timeline.records import own_records
+from envguard.timeline.records import Record, own_records, read_records
 from envguard.timeline.removal_findings import removal_findings
 from envguard.timeline.removals import Present
 from envguard.timeline.requirements import Graph, build_graph
@@ -60,6 +60,7 @@ class Bounds:
 class Understood:
     """Everything that a survey tells, unbounded."""
 
+    sightings: tuple[Sighting, ...]
     packages: Packages
     events: tuple[Event, ...]
     changes: tuple[RateChange, ...]
@@ -76,10 +77,11 @@ def _requirements(survey: Survey) -> Graph:
 
 def packages_of(survey: Survey) -> Packages:
     """Install runs and swaps, by every witness of the survey."""
-    return _packages(survey, _requirements(survey), read_sightings(survey))
+    records = read_records(survey)
+    return _packages(survey, _requirements(survey), read_sightings(survey, records), own_records(records))
 
 
-def _packages(survey: Survey, graph: Graph, sightings: tuple[Sighting, ...]) -> Packages:
+def _packages(survey: Survey, graph: Graph, sightings: tuple[Sighting, ...], own: tuple[Record, ...]) -> Packages:
     # Where a folder of packages could not be listed, what is not found there need not be gone.
     whole = not any(item.what.startswith("packages in ") for item in survey.distributions.unknown)
     now_ns = int(survey.machine.now * clock.NS) if whole else None
@@ -89,7 +91,7 @@ def _packages(survey: Survey, graph: Graph, sightings: tuple[Sighting, ...]) -> 
         survey.archive_uses,
         sightings,
         read_hints(survey.installs, survey.processes, survey.pycs),
-        own_records(survey),
+        own,
         read_restored(survey.journal),
         Present(now_ns, survey.site_changes, survey.busy is not None),
         survey.made_ns,
@@ -99,12 +101,14 @@ def _packages(survey: Survey, graph: Graph, sightings: tuple[Sighting, ...]) -> 
 def understand(survey: Survey) -> Understood:
     """Every event of every witness, in order, each once."""
     graph = _requirements(survey)
-    sightings = read_sightings(survey)
-    packages = _packages(survey, graph, sightings)
+    records = read_records(survey)
+    own = own_records(records)
+    sightings = read_sightings(survey, records)
+    packages = _packages(survey, graph, sightings, own)
     events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
     losses = read_losses(survey.lost, survey.installs, sightings, survey.stamps, packages.events, survey.machine.now)
     events += [loss.event for loss in losses]
-    foundation = read_foundation(survey, own_records(survey))
+    foundation = read_foundation(survey, own)
     events += foundation.events
     events += checkpoint_events(survey.checkpoints.found)
     events += stale_events(survey.processes, packages.swaps, survey.env.site, survey.machine.now)
@@ -121,7 +125,7 @@ def understand(survey: Survey) -> Understood:
     weighed = weigh(events, survey.boots.steps, survey.machine.now)
     ordered = in_order({event.id: event for event in weighed}.values())
     doubts = (Unknown(f"{LOST}{name}", survey.busy or "") for name in packages.doubtful)
-    return Understood(packages, ordered, tuple(changes), losses, foundation, (*graph.unknown, *doubts))
+    return Understood(sightings, packages, ordered, tuple(changes), losses, foundation, (*graph.unknown, *doubts))
 
 
 def _other_events(survey: Survey) -> Iterable[Event]:
@@ -215,7 +219,7 @@ def _asked(survey: Survey, known: Understood, bounds: Bounds, saved: Event | Non
         saved=saved,
         since=bounds.start,
         ref=ref,
-        sound=sound_in(read_sightings(survey), known.losses, stamp.path if stamp is not None else None),
+        sound=sound_in(known.sightings, known.losses, stamp.path if stamp is not None else None),
         prefix=survey.env.prefix,
     )
 

@@ -133,7 +133,7 @@ def _restore_finding(swaps: list[Swap], own: Restored, checkpoint: Checkpoint | 
         says.append(f"It took away {own.was}; since when that had been there is not known.")
     others = [swap.change.name for swap in swaps[1:]]
     if others:
-        says.append(f"With it: {', '.join(others[:6])}{_more(others, 6)}.")
+        says.append(f"With it: {', '.join(others[:6])}{more(others, 6)}.")
     return Draft(
         (5, importance(lead.change.name), -float(lead.group.start_ns)),
         f"{lead.change.name} was brought back by envguard",
@@ -212,7 +212,7 @@ def _swap_finding(
         parts.append(f"It goes with Python {beneath.python.from_} → {beneath.python.to}, for which it was built.")
     others = [_told(swap) for swap in swaps[1:]]
     if others:
-        parts.append(f"Replaced with it: {', '.join(others[:6])}{_more(others, 6)}.")
+        parts.append(f"Replaced with it: {', '.join(others[:6])}{more(others, 6)}.")
     parts += _removed_with_it(gone)
     events = [swap.event for swap in swaps]
     if checkpoint is not None and saved is not None:
@@ -290,10 +290,11 @@ def _listed(names: tuple[str, ...]) -> str:
 
 def _names(names: tuple[str, ...]) -> str:
     shown = list(names[:4])
-    return ", ".join(shown) + _more(names, 4)
+    return ", ".join(shown) + more(names, 4)
 
 
-def _more(items: Sequence[object], shown: int) -> str:
+def more(items: Sequence[object], shown: int) -> str:
+    """` and 3 more`, of a list of which the first `shown` are named."""
     return f" and {len(items) - shown} more" if len(items) > shown else ""
 
 
@@ -319,7 +320,7 @@ def why(change: PackageChange, run: Transaction) -> str:
 
 def _lines(requirements: tuple[Requirement, ...]) -> str:
     told = [f"{item.package} {item.version} (`{item.requires}`)" for item in requirements[:3]]
-    return (" and ".join(told) + _more(requirements, 3)) if told else "its requirements"
+    return (" and ".join(told) + more(requirements, 3)) if told else "its requirements"
 
 
 def _caveats(lead: Swap, checkpoint: Checkpoint | None) -> tuple[str, ...]:
@@ -345,7 +346,7 @@ def stale_findings(events: tuple[Event, ...]) -> list[Draft]:
         return []
     one = len(stale) == 1
     title = f"{len(stale)} process{' still runs' if one else 'es still run'} what was replaced"
-    says = "; ".join(event.summary for event in stale[:4]) + _more(stale, 4)
+    says = "; ".join(event.summary for event in stale[:4]) + more(stale, 4)
     says += (
         ". What it saves comes from the old build; after a restart it runs the new one."
         if one
@@ -375,7 +376,7 @@ def edit_findings(events: Sequence[Event], since: float | None) -> list[Draft]:
     if not edits:
         return []
     title = f"{len(edits)} installed file{'' if len(edits) == 1 else 's'} edited after the install"
-    says = "; ".join(event.summary for event in edits[:4]) + _more(edits, 4) + "."
+    says = "; ".join(event.summary for event in edits[:4]) + more(edits, 4) + "."
     caveat = "an edit that kept the file's time is not seen here: `envguard verify --deep` finds it"
     return [Draft((5, 0.0), title, says, tuple(edits[:12]), (caveat,))]
 

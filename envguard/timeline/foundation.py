@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from envguard.timeline.records import Record
 
 @dataclass(frozen=True)
 class Foundation:
-    """Events, and the version that each swap of Python took away and brought."""
+    """Events: swaps of Python, and editable installs that lost their source."""
 
     pythons: tuple[Event, ...]
     sources: tuple[Event, ...]
@@ -110,7 +111,7 @@ def foundation_findings(
         if checkpoint is not None:
             title += f", not as {checkpoint.name} was made" if event.time != event.end else _gap(event, checkpoint)
         back = f"`uv venv --clear --python {event.from_}`"
-        then = f", and then `envguard restore {ref}`" if ref is not None else ""
+        then = f", and then `envguard restore {shlex.quote(ref)}`" if ref is not None else ""
         says.append(
             "Compiled packages and compile caches are made for one Python: each of them is another build now."
         )

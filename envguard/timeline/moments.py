@@ -9,7 +9,7 @@ from envguard import clock
 from envguard.model.evidence import Evidence
 from envguard.timeline.packages import Swap
 from envguard.timeline.removals import Removal
-from envguard.timeline.restored import Restored, maker
+from envguard.timeline.restored import Restored
 
 SAME_MOMENT_NS = clock.NS // 1000
 """A saving time goes through ISO text to the microsecond."""
@@ -76,7 +76,7 @@ def _of_removal(removal: Removal, version: str, saved_ns: int) -> Before:
 
 def _of_swap(swap: Swap, saved_ns: int, told: tuple[Restored, ...]) -> Before | None:
     """None where the package was brought back to a moment that is as good as this one."""
-    own = maker(swap.install, told)
+    own = swap.own
     if own is None:
         return Before(swap.event.subject, swap=swap)
     if own.was_since_ns is not None and own.was_since_ns <= saved_ns:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from envguard import clock
 from envguard.acquire.packages.archive_uses import ArchiveUse
 from envguard.acquire.packages.installs import Install
 from envguard.model.event import Event, EventKind, PackageChange, Transaction
@@ -15,12 +14,11 @@ from envguard.timeline.happening import make_event
 from envguard.timeline.hints import Hints
 from envguard.timeline.previous import Previous, Sighting, previous_builds, sightings_of_cache
 from envguard.timeline.records import Record
-from envguard.timeline.removals import Known, Present, Removal, read_removals
+from envguard.timeline.removals import UNPACK_NS, Known, Present, Removal, read_removals
 from envguard.timeline.requirements import Graph
 from envguard.timeline.restored import Restored, maker
 from envguard.timeline.transactions import Group, Version
 
-UNPACK_NS = 120 * clock.NS
 """How long before a run's first folder its wheels may have been unpacked: the others were still being fetched."""
 
 
@@ -174,10 +172,7 @@ def _swap(
         install.start_ns,
         install.end_ns,
         _summary(install, old, new, kind, again),
-        (
-            *(*install.evidence, *confirms),
-            *(before.evidence if before is not None else again.evidence if again is not None else ()),
-        ),
+        (*install.evidence, *confirms, *(was.evidence if (was := before or again) is not None else ())),
         confidence=_confidence(install, before, kind, confirms),
         from_=old.full if old is not None else None,
         to=new.full,
@@ -191,6 +186,8 @@ def _same_build(
     install: Install, group: Group, known: tuple[Sighting, ...], candidates: tuple[Previous, ...]
 ) -> Sighting | None:
     """The last word on what was there before, where it is the very build that was installed: nothing was swapped."""
+    if install.build is None:
+        return None
     seen = [
         item
         for item in known
@@ -199,7 +196,7 @@ def _same_build(
         and item.time_ns < (install.start_ns or group.start_ns)
     ]
     last = max(seen, key=lambda item: item.time_ns or 0, default=None)
-    if install.build is None or last is None or last.time_ns is None:
+    if last is None or last.time_ns is None:
         return None
     later = (item for candidate in candidates for item in candidate.sightings)
     return None if any(item.time_ns is None or item.time_ns > last.time_ns for item in later) else last

@@ -21,7 +21,6 @@ class Record:
 
     time_ns: int
     fingerprint: Fingerprint
-    source: str
     proof: Evidence
     own: bool
     """Of this environment on this machine; else of one that is not there any more, perhaps this one before it was
@@ -37,7 +36,7 @@ class Record:
 
     def sightings(self) -> Iterator[Sighting]:
         """Everything that it names, once."""
-        return _sightings(self.fingerprint, self.time_ns, self.source, self.proof, own=self.own)
+        return _sightings(self.fingerprint, self.time_ns, self.proof, own=self.own)
 
 
 def read_records(survey: Survey) -> tuple[Record, ...]:
@@ -45,16 +44,16 @@ def read_records(survey: Survey) -> tuple[Record, ...]:
     return tuple(sorted((*_stamps(survey), *_journal(survey)), key=lambda record: record.time_ns))
 
 
-def own_records(survey: Survey) -> tuple[Record, ...]:
+def own_records(records: Iterable[Record]) -> tuple[Record, ...]:
     """Those that tell what was *not* there, too: of another place or machine that is no word on this one."""
-    return tuple(record for record in read_records(survey) if record.own)
+    return tuple(record for record in records if record.own)
 
 
 def _stamps(survey: Survey) -> Iterator[Record]:
     for stamp in survey.stamps:
         if stamp.counts and stamp.fingerprint is not None and stamp.path not in survey.elsewhere:
             proof = Evidence(witness="stamp", path=stamp.path, field="packages", value=stamp.fingerprint.id)
-            yield _record(survey, stamp.fingerprint, stamp.checkpoint.saved_ns, "stamp", proof)
+            yield _record(survey, stamp.fingerprint, stamp.checkpoint.saved_ns, proof)
 
 
 def _journal(survey: Survey) -> Iterator[Record]:
@@ -67,15 +66,15 @@ def _journal(survey: Survey) -> Iterator[Record]:
             time_ns = clock.nanoseconds(fingerprint.taken_at)
         except (msgspec.ValidationError, ValueError):
             continue  # of a version that this one does not read
-        if fingerprint.python.environment in (survey.env.prefix, *survey.prefixes):
+        if fingerprint.python.environment in survey.prefixes:
             proof = Evidence(witness="journal", path=entry.path, field=f"line {entry.line}", value=fingerprint.id)
-            yield _record(survey, fingerprint, time_ns, "journal", proof)
+            yield _record(survey, fingerprint, time_ns, proof)
 
 
-def _record(survey: Survey, fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence) -> Record:
+def _record(survey: Survey, fingerprint: Fingerprint, time_ns: int, proof: Evidence) -> Record:
     environment, system = fingerprint.python.environment, fingerprint.system
     here = system is None or system.host == survey.machine.host
-    own = here and environment in (survey.env.prefix, *survey.prefixes)
+    own = here and environment in survey.prefixes
     # What a process had loaded may have been gone from disk by the time at which it stamped.
     passing = {item.what for item in fingerprint.diverged or ()}
     inside = {
@@ -83,14 +82,12 @@ def _record(survey: Survey, fingerprint: Fingerprint, time_ns: int, source: str,
         for item in fingerprint.packages
         if item.location.startswith(f"{environment}/") and item.name not in passing
     }
-    seen = _sightings(fingerprint, time_ns, source, proof, own=own)
+    seen = _sightings(fingerprint, time_ns, proof, own=own)
     there = {item.name: item for item in seen if item.name in inside}
-    return Record(time_ns, fingerprint, source, proof, own, there, inside)
+    return Record(time_ns, fingerprint, proof, own, there, inside)
 
 
-def _sightings(
-    fingerprint: Fingerprint, time_ns: int, source: str, proof: Evidence, *, own: bool
-) -> Iterator[Sighting]:
+def _sightings(fingerprint: Fingerprint, time_ns: int, proof: Evidence, *, own: bool) -> Iterator[Sighting]:
     """Each package of a fingerprint once: the first of a name is the one that import picked."""
     torch = fingerprint.torch
     seen: set[str] = set()
@@ -104,7 +101,7 @@ def _sightings(
             name=package.name,
             version=Version(package.version, full),
             time_ns=time_ns,
-            source=source,
+            source=proof.witness,
             evidence=(proof,),
             best="strong" if own else "weak",
             build=package.build,

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.model.event import Event
-from envguard.timeline.findings import Draft, importance
+from envguard.timeline.findings import Draft, importance, more
+from envguard.timeline.moments import SAME_MOMENT_NS
 from envguard.timeline.packages import Packages
 from envguard.timeline.removals import Removal
 
@@ -34,8 +35,8 @@ def removal_findings(
             continue
         if event.transaction is not None and event.confidence == "weak":
             continue  # that a run was at work just then ties it to this environment no more than to another
-        # What the checkpoint's own stamp no longer has went before it: to the microsecond at the very same time.
-        if since is not None and removal.until_ns <= since * clock.NS + clock.NS // 1000:
+        # What the checkpoint's own stamp no longer has went before it, and ends at that very moment.
+        if since is not None and removal.until_ns <= since * clock.NS + SAME_MOMENT_NS:
             continue
         key = event.id if removal.dated else (removal.since_ns, removal.until_ns, event.confidence)
         gone.setdefault(key, []).append(removal)
@@ -60,17 +61,13 @@ def _says(gone: Sequence[Removal]) -> str:
     if len(gone) == 1:
         return f"{lead.summary}."
     names = ", ".join(f"{removal.event.subject} {removal.event.from_ or ''}".strip() for removal in gone[:_SHOWN])
-    more = f" and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else ""
-    return (
-        f"{names}{more}: {lead.evidence[0].path} of {clock.local(lead.time or '')} still has them; gone by "
-        f"{clock.local(lead.end or '')}."
-    )
+    proof, seen, gone_by = lead.evidence[0].path, clock.local(lead.time or ""), clock.local(lead.end or "")
+    return f"{names}{more(gone, _SHOWN)}: {proof} of {seen} still has them; gone by {gone_by}."
 
 
 def _title(gone: Sequence[Removal], checkpoint: Checkpoint | None) -> str:
     lead = gone[0]
-    more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-    title = f"{lead.event.subject}{more} {'perhaps ' if lead.event.confidence == 'weak' else ''}removed"
+    title = f"{lead.event.subject}{more(gone, 1)} {'perhaps ' if lead.event.confidence == 'weak' else ''}removed"
     if checkpoint is None:
         return title
     if lead.dated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from envguard.acquire.packages.pip_logs import PipStep
 from envguard.acquire.project.watched_files import Watched
@@ -12,16 +12,16 @@ from envguard.errors import InputError
 from envguard.fingerprint.lock import parse_lock
 from envguard.model.evidence import Evidence
 from envguard.timeline.previous import Sighting
-from envguard.timeline.records import Record, read_records
+from envguard.timeline.records import Record
 from envguard.timeline.transactions import Version
 
 
-def read_sightings(survey: Survey) -> tuple[Sighting, ...]:
-    """Everything that names a version with a time; what the uv cache knows comes with the install runs."""
-    recorded = read_records(survey)
+def read_sightings(survey: Survey, records: Sequence[Record]) -> tuple[Sighting, ...]:
+    """Everything that names a version with a time, `records` first; what the uv cache knows comes with the install
+    runs."""
+    stamps_first = sorted(records, key=lambda record: record.proof.witness != "stamp")
     return (
-        *_of_records(recorded, "stamp"),
-        *_of_records(recorded, "journal"),
+        *(sighting for record in stamps_first for sighting in record.sightings()),
         *_wandb(survey),
         *_written_by(survey),
         *pip_sightings(survey.pip_steps),
@@ -29,12 +29,6 @@ def read_sightings(survey: Survey) -> tuple[Sighting, ...]:
         *_locks(survey.locks),
         *_cache_tags(survey),
     )
-
-
-def _of_records(records: Iterable[Record], source: str) -> Iterable[Sighting]:
-    for record in records:
-        if record.proof.witness == source:
-            yield from record.sightings()
 
 
 def _wandb(survey: Survey) -> Iterable[Sighting]:

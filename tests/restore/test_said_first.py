@@ -133,3 +133,15 @@ def test_what_may_not_be_written_is_named_as_such(swapped: Swapped, words: tuple
     else:
         assert done.returncode == 2
         assert f"no stamp can be written into {folder}: Permission denied" in told
+
+
+def test_a_roll_back_that_cannot_be_written_down_says_so(swapped: Swapped) -> None:
+    swapped.save_checkpoint("step_690")
+    (swapped.stage.project / "envguard.toml").write_text("")
+    assert swapped.stage.envguard("restore", "step_690", "-y").returncode == 0
+    (journal,) = (swapped.stage.project / ".envguard").glob("journal*")
+    journal.unlink()
+    journal.mkdir()
+    done = swapped.stage.envguard("restore", "--rollback", "-y")
+    assert done.returncode == 0, done.stderr
+    assert "note: the journal cannot be written: Is a directory" in flat(done.stdout)

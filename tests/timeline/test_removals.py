@@ -56,6 +56,14 @@ def timeline(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
+def swap_and_restore(stage: Stage) -> None:
+    """step_10 with its stamp, sglang installed after it, and all of that taken back."""
+    checkpoint(stage, "step_10", stamped=True)
+    time.sleep(0.6)
+    stage.install("sglang")
+    assert stage.envguard("restore", "step_10", "-y", "--exact").returncode == 0
+
+
 def titles(answer: dict[str, Any]) -> list[str]:
     return [finding["title"] for finding in answer["findings"]]
 
@@ -144,10 +152,7 @@ def test_an_unstamped_checkpoint_gets_back_what_was_taken_out_after_it(torch_sta
 
 
 def test_what_a_restore_took_away_is_its_own_doing(torch_stage: Stage) -> None:
-    checkpoint(torch_stage, "step_10", stamped=True)
-    time.sleep(0.6)
-    torch_stage.install("sglang")
-    assert torch_stage.envguard("restore", "step_10", "-y", "--exact").returncode == 0
+    swap_and_restore(torch_stage)
     _, answer = timeline(torch_stage, "--since-checkpoint", "step_10", "--all")
     assert titles(answer) == ["torch was brought back by envguard"]
     assert "stays without --exact" in answer["findings"][0]["caveats"][0]
@@ -162,10 +167,7 @@ def test_what_a_restore_took_away_is_its_own_doing(torch_stage: Stage) -> None:
 
 
 def test_a_restore_that_was_rolled_back_took_nothing_away(torch_stage: Stage) -> None:
-    checkpoint(torch_stage, "step_10", stamped=True)
-    time.sleep(0.6)
-    torch_stage.install("sglang")
-    assert torch_stage.envguard("restore", "step_10", "-y", "--exact").returncode == 0
+    swap_and_restore(torch_stage)
     done = torch_stage.envguard("restore", "--rollback", "-y")
     assert done.returncode == 0
     log = torch_stage.envguard("log").stdout

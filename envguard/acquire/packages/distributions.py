@@ -352,17 +352,6 @@ def path_of_url(url: str) -> str:
     return urllib.parse.unquote(urllib.parse.urlsplit(url).path, errors="surrogateescape") or url
 
 
-def source_gone(dist: Distribution) -> bool:
-    """Whether the source that an editable install points to is not there any more: whatever imports it fails. One
-    that cannot be seen is not said to be gone."""
-    if dist.editable is None or dist.host is None:
-        return False
-    try:
-        return dist.host.find(dist.editable) is None
-    except OSError:
-        return False
-
-
 def _is_build_remains(egg: Distribution, found: list[Distribution]) -> bool:
     """Whether an egg-info is what setuptools left in the source tree when it built the editable install of that
     tree: no second install. One that importlib meets first, and that tells another version, is what it names."""

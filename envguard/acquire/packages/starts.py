@@ -66,8 +66,9 @@ def _words(line: str) -> list[str]:
 
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish")
-_WRAPPERS = ("env", "nice", "ionice", "chrt", "nohup", "setsid", "stdbuf", "time", "timeout", "numactl", "taskset")
-STARTS_OTHERS = frozenset((*_SHELLS, *_WRAPPERS, "sudo", "srun", "mpirun", "mpiexec"))
+WRAPPERS = ("env", "nice", "ionice", "chrt", "nohup", "setsid", "stdbuf", "time", "timeout", "numactl", "taskset")
+"""Programs that execute the words after their own options."""
+STARTS_OTHERS = frozenset((*_SHELLS, *WRAPPERS, "sudo", "srun", "mpirun", "mpiexec"))
 """Programs that start others: which interpreter that is stands in a script or later on the command line."""
 
 

@@ -16,7 +16,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from packaging.utils import canonicalize_name
@@ -26,9 +26,6 @@ from envguard.acquire.packages.record_file import Row, build_identity, parse_rec
 from envguard.acquire.packages.wheel_tags import parse_wheel
 from envguard.acquire.seam.host import Host, Stat
 from envguard.model.evidence import Unknown
-
-if TYPE_CHECKING:
-    pass
 
 WHEEL_URL = re.compile(rb"https?://[\x21-\x7e]*?\.whl")
 WHEEL_BUCKET = re.compile(r"wheels-v\d+")

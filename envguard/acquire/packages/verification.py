@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from envguard.acquire.packages.cached_archives import ARCHIVE_BUCKET
 from envguard.acquire.packages.contents import MISSING, AllContents, Contents, Policy, hash_as, read_contents
-from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by, source_gone
+from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
+from envguard.acquire.packages.editable_sources import gone_sources
 from envguard.acquire.packages.record_file import Row, normalised, parse_record
 from envguard.acquire.packages.uv_cache import Archive, UvCaches, as_installed
 from envguard.acquire.seam.host import Host, Stat
@@ -122,8 +123,8 @@ def observe(
     poisoned = tuple(_poisoned(host, archives, builds, policy, digests, reader.notes, progress))
     extras = tuple(_extras(host, distributions, names, reader.notes))
     unseen = [item for item in caches.unknown if _matters(item, policy.deep)]
-    gone = tuple((dist.name, dist.editable) for dist in chosen if dist.editable is not None and source_gone(dist))
-    return Observations(packages, poisoned, extras, (*unseen, *reader.notes.unknown), policy.deep, gone)
+    unknown = (*unseen, *reader.notes.unknown)
+    return Observations(packages, poisoned, extras, unknown, policy.deep, gone_sources(chosen))
 
 
 def _matters(unseen: Unknown, deep: bool) -> bool:

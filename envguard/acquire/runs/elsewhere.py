@@ -25,6 +25,12 @@ def other_environment(host: Host, taken: Fingerprint, prefix: str) -> str | None
         return None
 
 
+def said_of_another(host: Host, label: str, taken: Fingerprint | None, prefix: str, how: str = "") -> str | None:
+    """That what `label` names was taken in another environment than the one at `prefix`; None where it was not."""
+    theirs = other_environment(host, taken, prefix) if taken is not None else None
+    return says(label, theirs, prefix, how) if theirs is not None else None
+
+
 def says(label: str, theirs: str, prefix: str, how: str) -> str:
     """One sentence for whoever looks at the wrong one."""
     named = "" if how in ("", prefix) else f" ({how})"
