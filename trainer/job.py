@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from trainer import checkpoint
-from trainer.compile import private_cache
+from trainer.compile import private_cache, shorten_tracing
 from trainer.config import Config
 from trainer.distributed import run_rank
 from trainer.process import logging_to
@@ -23,6 +23,7 @@ def run(config: Config, start: Start | None = None) -> int:
     start = start or Start()
     place = find_place(config)
     with logging_to(Path(config.checkpoint.dir), leader=place.leads):
+        shorten_tracing(place.device)
         if config.train.compile or place.device.type == "cuda":
             # Before anything is compiled, by whichever library.
             logger.info("compile cache: %s", private_cache(config.train.compile_cache))

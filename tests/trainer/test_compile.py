@@ -29,7 +29,7 @@ from tests.trainer.runs import (
     train_ranks,
 )
 from trainer.anchors import draw_anchors
-from trainer.compile import CACHE_VARIABLE, CompiledDrafter, compile_strictly, private_cache
+from trainer.compile import CACHE_VARIABLE, CompiledDrafter, compile_strictly, private_cache, shorten_tracing
 from trainer.config import Config
 from trainer.errors import CompileError
 from trainer.loss import block_loss
@@ -94,6 +94,25 @@ def _tables_of(window: int | None) -> None:
 @pytest.mark.parametrize("window", [None, 32], ids=["full", "window 32"])
 def test_the_compiled_block_tables_are_the_plain_ones(tmp_path: Path, window: int | None) -> None:
     assert in_process(_tables_of, tmp_path, window) == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("device", "triton", "shortened"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
+)
+def test_what_tracing_would_wait_for_is_done_before_where_a_gpu_compiles(
+    device: str, triton: bool, shortened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on CPU, and not where triton is missing: a run that compiles nothing works without it."""
+    from torch._inductor.runtime import triton_compat
+
+    digested = threading.Event()
+    monkeypatch.setattr(triton_compat, "HAS_TRITON", triton)
+    monkeypatch.setattr(triton_compat, "triton_key", digested.set)
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "")
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK")
+    shorten_tracing(torch.device(device))
+    assert digested.wait(5 if shortened else 0.2) == shortened
+    assert os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == ("1" if shortened else None)
 
 
 def _by_rule() -> None:
