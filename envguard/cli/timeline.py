@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,10 +76,10 @@ def timeline(
     report = build_timeline(seen, bounds)
     how = "" if seen.env.how == seen.env.prefix else f" ({seen.env.how})"
     title = f"{seen.env.prefix} on {seen.machine.host}{how}"
-    shown = render(report, title=title, offset=zone.offset_s, verbose=verbose > 0, every=every)
+    told = partial(render, report, title=title, offset=zone.offset_s, verbose=verbose > 0, every=every)
     if html is not None:
-        write_page(html, shown, title)
-    screen.answer(report, shown)
+        write_page(html, told(), title)
+    screen.answer(report, told(quiet=quiet))
     raise typer.Exit(report.exit_code())
 
 

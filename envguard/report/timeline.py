@@ -28,13 +28,27 @@ MOST_ROWS = 60
 
 
 def render(
-    report: TimelineReport, *, title: str, offset: Callable[[float], int] | None, verbose: bool, every: bool
+    report: TimelineReport,
+    *,
+    title: str,
+    offset: Callable[[float], int] | None,
+    verbose: bool,
+    every: bool,
+    quiet: bool = False,
 ) -> Callable[[Console], None]:
-    """A renderer for `Screen.answer`. `offset` gives the machine's offset from UTC (s) at a time; None: ours."""
+    """A renderer for `Screen.answer`; `quiet` leaves how many findings there are and a line of each.
+
+    `offset` gives the machine's offset from UTC (s) at a time; None: ours.
+    """
 
     def show(console: Console) -> None:
         view = View(console, report, offset, verbose, every)
-        view.head(title)
+        view.head()
+        if quiet:
+            view.titles()
+            return
+        view.line(title, "dim")
+        console.print()
         view.findings()
         view.rows()
         view.unknown()
@@ -78,7 +92,7 @@ class View:
 
         self.console.print(Text(printable(text), style=style), soft_wrap=True)
 
-    def head(self, title: str) -> None:
+    def head(self) -> None:
         """How much there is first, then of what: a tired reader may stop after one line."""
         checkpoint, count = self.report.checkpoint, len(self.report.findings)
         says = f"{counted(count, 'finding')}" if count else "No finding"
@@ -92,17 +106,24 @@ class View:
         if not count and self.report.undetermined():
             says += ", but not everything could be read (below)"
         self.line(says, "bold")
-        self.line(title, "dim")
-        self.console.print()
+
+    def titles(self) -> None:
+        for finding in self.report.findings:
+            self._title(finding)
 
     def findings(self) -> None:
         for finding in self.report.findings:
             self._finding(finding)
 
-    def _finding(self, finding: Finding) -> None:
+    def _title(self, finding: Finding) -> None:
         from rich.text import Text
 
         self.console.print(Text.assemble((f"{finding.rank}. ", "bold"), (printable(finding.title), "bold red")))
+
+    def _finding(self, finding: Finding) -> None:
+        from rich.text import Text
+
+        self._title(finding)
         self.indented(self.told(finding.says), 3)
         for caveat in finding.caveats:
             self.indented(Text.assemble(("but: ", "yellow"), self.told(caveat)), 3)

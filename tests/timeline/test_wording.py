@@ -83,6 +83,15 @@ def test_a_time_in_a_sentence_is_told_in_the_zone_of_the_rows() -> None:
     assert (shown.count("20:41:07 +02:00"), "18:41" in shown) == (4, False)
 
 
+def test_quiet_says_how_many_findings_there_are_and_a_line_of_each() -> None:
+    findings = tuple(Finding(rank=n, title=f"title {n}", says="long", because=(), caveats=("but",)) for n in (1, 2))
+    report = TimelineReport(checkpoint=None, events=(), transactions=(), findings=findings, unknown=())
+    console = Console(file=io.StringIO(), width=200)
+    render(report, title="place", offset=None, verbose=False, every=False, quiet=True)(console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.splitlines() == ["2 findings", "1. title 1", "2. title 2"]
+
+
 def test_what_stays_as_it_is_since_the_checkpoint_was_saved_is_told_in_local_time() -> None:
     saved = clock.nanoseconds("2026-05-18T18:41:07.400+00:00")
     checkpoint = Checkpoint("step_1", "/c/step_1", "directory", 1, "/c", saved, None, saved, None)
