@@ -52,7 +52,7 @@ from envguard.fingerprint.packages import closely, cuda_of, package_of
 from envguard.model import plain
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Divergence, Fingerprint, Package
-from envguard.model.identity import fingerprint_id
+from envguard.model.identity import fingerprint_id, sealed
 from envguard.project import Project, open_project
 from envguard.state import digests as digest_store
 from envguard.state import journal
@@ -79,7 +79,7 @@ def write_stamp(checkpoint: str, fingerprint: Fingerprint, host: Host | None = N
     path = stamp_path(checkpoint, host.stat_target(checkpoint).is_directory)
     named = reference(host, checkpoint)
     for _ in range(MOST_LOOKS):
-        fingerprint = msgspec.structs.replace(fingerprint, checkpoint=named)
+        fingerprint = sealed(msgspec.structs.replace(fingerprint, checkpoint=named))
         write_atomically(path, msgspec.json.format(plain.encode(fingerprint), indent=1) + b"\n")
         again = reference(host, checkpoint)
         if again == named:

@@ -59,6 +59,7 @@ def snapshot(
     from envguard.fingerprint.determined import undetermined
     from envguard.fingerprint.reference import no_live
     from envguard.fingerprint.snapshot import take_live
+    from envguard.model.identity import sealed
     from envguard.report.screen import Screen
 
     screen = Screen(json, quiet, verbose, color)
@@ -82,6 +83,7 @@ def snapshot(
         from envguard.stamping import stamp_live
 
         fingerprint = stamp_live(target, fingerprint, retrospective)
+    fingerprint = sealed(fingerprint)
     if output is not None:
         _write(output, fingerprint)
     if lock is not None:

@@ -351,7 +351,7 @@ def _of_id(text: str, places: Places) -> Reference:
 
 def _converted(label: str, taken: object, path: str) -> Fingerprint:
     try:
-        return believed(msgspec.convert(taken, Fingerprint))
+        return believed(taken)
     except Altered as error:
         raise _unbelievable(label, path, error) from error
     except msgspec.ValidationError as error:

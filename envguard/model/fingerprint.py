@@ -287,6 +287,8 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     origin: Literal["loaded", "launch", "live", "retrospective"] | None = None
     checkpoint: CheckpointRef | None = None
     diverged: tuple[Divergence, ...] | None = None
+    checksum: str | None = None
+    """Of all else that a stored one says: `identity.sealed`."""
 
     def package(self, name: str) -> Package | None:
         """The distribution of that (normalised) name which import picks, or None."""

@@ -1,11 +1,15 @@
-"""The id of a fingerprint: one word for everything that decides which code a run executes on which hardware."""
+"""What a fingerprint says about itself.
+
+Its id is one word for everything that decides which code a run executes on which hardware: two environments of one id
+are one. Its checksum tells whether a stored one is as it was written.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import string
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -49,17 +53,30 @@ def fingerprint_id(
     return PREFIX + hashlib.sha256(_encode(covered)).hexdigest()[:DIGITS]
 
 
-def why_altered(taken: Fingerprint) -> str | None:
-    """Why a fingerprint that was read from a file cannot be believed: its id is not what its content gives.
+def sealed(taken: Fingerprint) -> Fingerprint:
+    """The fingerprint as it goes into a file: with the checksum of all else that it says."""
+    stored = msgspec.json.decode(plain.encode(taken))
+    return msgspec.structs.replace(taken, checksum=_checksum(stored))
 
-    The id is the only word a fingerprint has about itself. One that was edited, or damaged where it still parses,
-    would else be held against the environment under the name of what it was. What the id leaves out (times, host,
-    variables, code, data) is not covered.
+
+def why_altered(taken: Fingerprint, stored: Mapping[str, Any]) -> str | None:
+    """Why a fingerprint that was read from a file cannot be believed; `stored` is what the file holds.
+
+    One that was edited, or damaged where it still parses, would else be held against the environment under the name
+    of what it was. This is no signature: whoever edits one can compute both words anew.
     """
     given = fingerprint_id(taken.python, taken.packages, taken.torch, taken.driver, taken.gpus)
-    if given == taken.id:
-        return None
-    return f"its id is {taken.id} and its content gives {given}: it was edited or damaged after it was written"
+    if given != taken.id:
+        return f"its id is {taken.id} and its content gives {given}: it was edited or damaged after it was written"
+    if taken.checksum is not None and taken.checksum != _checksum(stored):
+        return "its checksum is not that of its content: it was edited or damaged after it was written"
+    return None
+
+
+def _checksum(stored: Mapping[str, Any]) -> str:
+    """64 hex digits; the order of keys and the white space of the file do not matter."""
+    covered = {key: value for key, value in stored.items() if key != "checksum"}
+    return hashlib.sha256(msgspec.json.encode(covered, order="deterministic")).hexdigest()
 
 
 def _encode(covered: dict[str, Any]) -> bytes:

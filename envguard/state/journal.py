@@ -18,6 +18,7 @@ import msgspec
 from envguard import clock
 from envguard.model import plain
 from envguard.model.fingerprint import Fingerprint
+from envguard.model.identity import sealed
 from envguard.state.files import locked, open_state
 
 
@@ -48,7 +49,8 @@ def append(state: Path, kind: str, entry: dict[str, Any], time: str | None = Non
 
 def append_snapshot(state: Path, fingerprint: Fingerprint, into: str | None) -> None:
     """A snapshot with all that it found, which is what `@1` means later; `into` is the checkpoint that it stamped."""
-    append(state, "snapshot", {"id": fingerprint.id, "into": into, "fingerprint": fingerprint}, fingerprint.taken_at)
+    entry = {"id": fingerprint.id, "into": into, "fingerprint": sealed(fingerprint)}
+    append(state, "snapshot", entry, fingerprint.taken_at)
 
 
 def entries(data: bytes) -> Iterator[dict[str, Any] | None]:

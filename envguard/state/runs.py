@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from envguard.model.fingerprint import Fingerprint
+from envguard.model.identity import sealed
 from envguard.model.run import RunRecord
 from envguard.state.files import open_state, write_atomically
 
@@ -50,7 +51,7 @@ def write_run(state: Path, record: RunRecord) -> None:
 
 def write_fingerprint(path: Path, fingerprint: Fingerprint) -> None:
     """Writes a fingerprint into the state folder. Raises OSError."""
-    _write(path, fingerprint)
+    _write(path, sealed(fingerprint))
 
 
 def _write(path: Path, value: msgspec.Struct) -> None:

@@ -21,7 +21,7 @@ from envguard.model.fingerprint import (
     System,
     Torch,
 )
-from envguard.model.identity import fingerprint_id
+from envguard.model.identity import fingerprint_id, sealed
 
 replace = msgspec.structs.replace
 
@@ -102,9 +102,9 @@ def with_id(taken: Fingerprint) -> Fingerprint:
 
 
 def reseal(path: Path) -> str:
-    """Gives the fingerprint in a file, edited by a test, the id of what it now holds; returns it."""
+    """Gives the fingerprint in a file, edited by a test, id and checksum of what it now holds; returns the id."""
     taken = with_id(msgspec.json.decode(path.read_bytes(), type=Fingerprint))
-    path.write_bytes(msgspec.json.encode(taken))
+    path.write_bytes(msgspec.json.encode(sealed(taken)))
     return taken.id
 
 

@@ -1,4 +1,4 @@
-"""The id: what it covers and what it leaves out."""
+"""What a fingerprint says about itself: its id, and that it is as it was written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from envguard.acquire.runs.stamps import Altered, parse_fingerprint
 from envguard.model import plain
 from envguard.model.fingerprint import Driver, Gpu, Package, Python, Torch
-from envguard.model.identity import fingerprint_id, why_altered
+from envguard.model.identity import fingerprint_id, sealed
 from tests.fingerprint.made import fingerprint, gpu, package
 
 PYTHON = Python(
@@ -144,9 +144,37 @@ def test_a_fingerprint_that_was_written_and_read_is_believed() -> None:
     versions = ("1.0", "1.0\udce9", "1.0\ue000", "é")
     packages = tuple(package("name", version, build="b") for version in versions)
     taken = fingerprint(*packages, gpus=(gpu(0, name="A\udcff"), gpu(1, name="A\uff00"), gpu(2, name=None)))
-    read = parse_fingerprint(plain.encode(taken))
-    assert read.id == taken.id
-    assert why_altered(taken) is None
+    read = parse_fingerprint(plain.encode(sealed(taken)))
+    assert (read.id, read.checksum) == (taken.id, sealed(taken).checksum)
+
+
+def test_how_it_is_laid_out_does_not_matter() -> None:
+    """A program that prints it anew has not edited it; a word of a newer version counts as one that was written."""
+    stored = msgspec.json.decode(plain.encode(sealed(fingerprint())))
+    turned = dict(reversed(stored.items()))
+    assert parse_fingerprint(msgspec.json.format(msgspec.json.encode(turned), indent=4)).checksum is not None
+    more = {**stored, "weather": "fine"}
+    with pytest.raises(Altered):
+        parse_fingerprint(msgspec.json.encode(more))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"taken_at":"20', b'"taken_at":"19'),
+        (b'"host":"', b'"host":"x'),
+        (b'"CUDA_VISIBLE_DEVICES":"0', b'"CUDA_VISIBLE_DEVICES":"1'),
+        (b'"commit":"', b'"commit":"0'),
+        (b'"rows":902087', b'"rows":902088'),
+    ],
+)
+def test_an_edit_of_what_the_id_leaves_out_is_found_by_the_checksum(old: bytes, new: bytes) -> None:
+    written = plain.encode(sealed(fingerprint()))
+    edited = written.replace(old, new)
+    assert edited != written
+    assert parse_fingerprint(written).checksum
+    with pytest.raises(Altered, match="its checksum is not that of its content: it was edited or damaged"):
+        parse_fingerprint(edited)
 
 
 @pytest.mark.parametrize(

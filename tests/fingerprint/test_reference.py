@@ -18,6 +18,7 @@ from envguard.fingerprint.places import Places
 from envguard.fingerprint.reference import resolve, resolve_default, stamps_of_newest
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
+from envguard.model.identity import sealed
 from envguard.state import journal
 from tests.fingerprint.made import fingerprint, package
 
@@ -246,7 +247,7 @@ def test_a_fingerprint_by_its_id(places: Places, tmp_path: Path) -> None:
     assert (found.label, found.kind) == ("step_1", "checkpoint")
     journal.append_snapshot(Path(places.state), LIVE, None)
     found = resolve(LIVE.id, places)
-    assert (found.label, found.kind, found.fingerprint) == (LIVE.id, "journal", LIVE)
+    assert (found.label, found.kind, found.fingerprint) == (LIVE.id, "journal", sealed(LIVE))
     assert places.baseline is not None
     first = fingerprint(package("first"))
     write(Path(places.baseline), first)
@@ -260,7 +261,7 @@ def test_torn_journal(places: Places) -> None:
     journal.append_snapshot(state, LIVE, None)
     with journal.journal_file(state).open("ab") as stream:
         stream.write(b'{"time": "2026-05-18T20:41:00+00:00", "kind": "snapshot", "finger')
-    assert resolve("@1", places).fingerprint == LIVE
+    assert resolve("@1", places).fingerprint == sealed(LIVE)
 
 
 def test_default_is_the_highest_stamped_step_of_the_newest_run(places: Places, tmp_path: Path) -> None:

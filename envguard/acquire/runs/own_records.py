@@ -56,7 +56,7 @@ def _take_what_is_altered(entry: dict[str, Any], where: str, unknown: list[Unkno
     if entry["kind"] != "snapshot" or not isinstance(entry.get("fingerprint"), dict):
         return
     try:
-        altered = why_altered(msgspec.convert(entry["fingerprint"], Fingerprint))
+        altered = why_altered(msgspec.convert(entry["fingerprint"], Fingerprint), entry["fingerprint"])
     except msgspec.ValidationError:
         return  # of a version that this one does not read
     if altered is not None:

@@ -8,6 +8,7 @@ import hashlib
 import os
 import posixpath
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -101,20 +102,24 @@ class NoFingerprint(ValueError):
 
 
 class Altered(NoFingerprint):
-    """They are one, and not as it was written: its id is not what its content gives."""
+    """They are one, and not as it was written: its id or its checksum is not what its content gives."""
 
 
 def parse_fingerprint(data: bytes) -> Fingerprint:
     """A fingerprint or stamp from its JSON. Raises `NoFingerprint`, and `Altered` for one that was edited."""
     try:
-        return believed(msgspec.json.decode(data, type=Fingerprint))
+        return believed(msgspec.json.decode(data))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NoFingerprint(f"it is no fingerprint: {error}") from error
 
 
-def believed(taken: Fingerprint) -> Fingerprint:
-    """A fingerprint that was read from somewhere, where its id is that of its content. Raises `Altered`."""
-    altered = why_altered(taken)
+def believed(stored: Any) -> Fingerprint:
+    """The fingerprint that a file or a line of a journal holds, where it is as it was written.
+
+    Raises `Altered` where it is not, `msgspec.ValidationError` where it is none.
+    """
+    taken = msgspec.convert(stored, Fingerprint)
+    altered = why_altered(taken, stored)
     if altered is not None:
         raise Altered(altered)
     return taken
