@@ -276,7 +276,7 @@ def _installer_logs(host: Host, request: Request, seen: Survey) -> None:
     trees = SiteTrees(host, seen.unknown)
     seen.site_changes = lost_files.site_changes(host, seen.env)
     seen.busy = lost_files.at_work(host, seen.env, request.state)
-    cut = read_cut_short(host, seen.distributions, seen.unknown, trees)
+    cut = read_cut_short(host, seen.env, seen.distributions, trees, seen.unknown)
     if seen.busy is not None:
         seen.unknown += [Unknown(f"{ENDED}{item.package} ended", seen.busy) for item in cut if item.mended is None]
         cut = tuple(item for item in cut if item.mended is not None)

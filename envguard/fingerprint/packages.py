@@ -148,8 +148,8 @@ def judge_asides(distributions: Distributions, notes: Notes) -> None:
         whole = next((each for each in distributions.beside(aside) if not never_ended(each)), None)
         if whole is None:
             says = (
-                f"half installed: pip put {label} aside as {aside.folder}{moved} and was cut short before another "
-                "version, or its removal, was complete"
+                f"half installed: pip put {label} aside as {aside.folder}{moved}, and nothing whole has taken its "
+                "place: an install or removal was cut short, or is at work"
             )
             notes.problem("interrupted-install", aside.name, says, aside.directory)
         else:
@@ -174,7 +174,7 @@ def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
         if never_ended(dist):
             says = (
                 f"half installed: {of_all} are not there ({some_of(missing)}), nor is INSTALLER, which is written "
-                "last: the install was cut short"
+                "last: the install was cut short, or is at work"
             )
         notes.problem("files-missing", dist.name, says, posixpath.join(dist.location, missing[0]))
     if edited:
@@ -184,8 +184,8 @@ def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
         says = "there is no RECORD: which files belong to it, and whether they are sound, cannot be told"
         if is_hollow(dist):
             says = (
-                "its dist-info holds neither METADATA nor RECORD: an install or a removal was cut short, and which "
-                "files belong to it cannot be told"
+                "its dist-info holds neither METADATA nor RECORD: an install or removal was cut short, or is at "
+                "work, and which files belong to it cannot be told"
             )
         notes.problem("record-missing", dist.name, says, f"{dist.directory}/RECORD")
 

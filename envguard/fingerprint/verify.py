@@ -19,6 +19,7 @@ from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint, Problem
 
 MOST_DIFF_LINES = 200
+_NEVER_CAME = "never came: the install was cut short before INSTALLER, or is at work"
 _EDITED = "its content is not what was installed"
 
 
@@ -138,7 +139,7 @@ def _no_record(item: Observed, unverifiable: list[Unverifiable]) -> Iterator[Dam
         unverifiable.append(Unverifiable(package=name, why=why))
     else:
         says = "RECORD lists no file" if item.record == "empty" else "there is no RECORD"
-        says += ", nor INSTALLER, and so the install or removal was cut short" if never_ended(item.dist) else ""
+        says += ", nor INSTALLER, as where an install or removal was cut short" if never_ended(item.dist) else ""
         yield Damage(package=name, path=f"{directory}/RECORD", kind="record-missing", witness="dist-info",
                      expected="a RECORD", got=None,
                      detail=f"{says}: nobody can say which files belong to {name}; reinstall it")  # fmt: skip
@@ -148,7 +149,7 @@ def _file(item: Observed, damaged: DamagedFile) -> Iterator[Damage]:
     name, path = item.dist.name, f"{item.dist.location}/{damaged.path}"
     witness = f"{item.dist.directory}/RECORD"
     if damaged.got == MISSING:
-        detail = "never came: the install was cut short before INSTALLER" if never_ended(item.dist) else "deleted"
+        detail = _NEVER_CAME if never_ended(item.dist) else "deleted"
         yield Damage(package=name, path=path, kind="missing", witness=witness, expected=damaged.expected.hash,
                      got=None, detail=detail)  # fmt: skip
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
-import shlex
 from collections.abc import Iterable, Sequence
 
 from envguard import clock
@@ -14,31 +12,49 @@ from envguard.timeline.happening import make_event
 from envguard.timeline.lost_findings import Asked, reinstall
 from envguard.timeline.old_build import build_before
 from envguard.timeline.packages import Packages
+from envguard.timeline.previous import Sighting
 
 _TOUCHED = "the moment is the folder's last change: a chmod or chown of it leaves the same trace"
 _UNMARKED = (
-    "an installer that was told to write no INSTALLER (UV_NO_INSTALLER_METADATA), and files that were deleted since, "
-    "leave the same"
+    "an installer that was told to write no INSTALLER (UV_NO_INSTALLER_METADATA) leaves the same once files are "
+    "deleted or cut"
 )
+_LOOSE = "A first install that is cut short leaves this. Nothing vouches for what lies there."
+_BY_HAND = "a folder that was copied there by hand looks the same, and so does what an uninstall leaves of one"
 _EMPTIED = "a dist-info that was emptied by hand looks the same"
 
 
-def mended_events(cut_short: Iterable[CutShort]) -> Iterable[Event]:
-    """What was put aside by an install that was cut short, of packages that are whole again; of the others the events
-    of packages tell."""
+def to_tell(cut_short: Iterable[CutShort], sightings: Sequence[Sighting]) -> tuple[CutShort, ...]:
+    """Without folders of code that have no date, or that a record knows as a package's: it was uninstalled since."""
+    known = {(item.name, item.time_ns) for item in sightings if item.time_ns is not None}
+    return tuple(
+        cut
+        for cut in cut_short
+        if not cut.loose
+        or (cut.began_ns is not None and not any(name == cut.package and at >= cut.began_ns for name, at in known))
+    )
+
+
+def own_events(cut_short: Iterable[CutShort]) -> Iterable[Event]:
+    """Of packages that are whole again what had been put aside, and installs that had only begun; of the others the
+    events of packages tell."""
     for cut in cut_short:
-        if cut.mended is not None and cut.began_ns is not None:
-            text = f"{_label(cut.package, cut.going)} taken out, cut short, and installed again since: {cut.says}"
-            yield make_event(
-                "package.removed",
-                cut.package,
-                cut.began_ns,
-                None,
-                text,
-                cut.evidence,
-                best="weak" if cut.doubt is not None else "strong",
-                from_=cut.going,
-            )
+        begun = cut.loose or (cut.hollow and cut.going is None)
+        if cut.began_ns is None or (cut.mended is None and not begun):
+            continue
+        what = "an install that was cut short" if begun else "taken out, cut short, and installed again since"
+        what = "copied here, by an install that was cut short or by hand" if cut.loose else what
+        yield make_event(
+            "package.installed" if begun else "package.removed",
+            cut.package,
+            cut.began_ns,
+            None,
+            f"{_label(cut.package, cut.coming if begun else cut.going)}: {what}: {cut.says}",
+            cut.evidence,
+            best="weak" if cut.doubt is not None or cut.loose else "strong",
+            from_=cut.going,
+            to=cut.coming if begun else None,
+        )
 
 
 def cut_short_findings(
@@ -47,7 +63,9 @@ def cut_short_findings(
     """One finding for each that left something behind, those that were mended since after all others."""
     drafts = []
     for cut in cut_short:
-        moment = cut.last_ns if cut.last_ns is not None else cut.began_ns
+        moment = cut.last_ns if cut.last_ns is not None and not cut.loose else cut.began_ns
+        if cut.loose and asked.since is None:
+            continue  # of what lies there from of old, `envguard verify` tells
         if asked.since is not None and moment is not None and moment / clock.NS < asked.since - 0.001:
             continue
         event, before = _known(cut, packages, events)
@@ -76,20 +94,21 @@ def _finding(
     before: tuple[PreviousBuild, ...],
     asked: Asked,
 ) -> Draft:
-    title = f"{_what(cut)} was cut short"
-    if asked.checkpoint is not None and moment is not None:
+    title = f"{cut.package} was put there without a dist-info" if cut.loose else f"{_what(cut)} was cut short"
+    if asked.checkpoint is not None and moment is not None and cut.doubt is None:
         title += f" {clock.span((moment - asked.checkpoint.saved_ns) / clock.NS)} after {asked.checkpoint.name}"
     says = [f"{cut.says[0].upper()}{cut.says[1:]}."]
     says += [_times(cut)] if cut.began_ns is not None else []
     if cut.mended is not None:
         says.append(f"Since then {_label(cut.package, cut.mended)} was installed whole.")
     else:
-        state = "removed" if cut.hollow and cut.coming is None else "installed"
-        says.append(f"{cut.package} is half {state}, and nothing vouches for what lies there.")
+        state = "removed" if cut.hollow and cut.going is not None else "installed"
+        half = f"{cut.package} is half {state}, and nothing vouches for what lies there."
+        says.append(_LOOSE if cut.loose else half)
         says += build_before(before, asked.ref)
         says.append(_way_on(cut, asked))
     says += _leftovers(cut)
-    weight = (4, 0.0) if cut.mended is not None else (0, importance(cut.package) - 0.1)
+    weight = (4, 0.0) if cut.mended is not None else (0, importance(cut.package) + (0.6 if cut.loose else -0.1))
     events = event if asked.saved is None else (asked.saved, *event)
     return Draft(weight, title, " ".join(filter(None, says)), events, _caveats(cut))
 
@@ -103,7 +122,7 @@ def _what(cut: CutShort) -> str:
         return f"an install or removal of {cut.package}"
     if cut.coming is not None:
         return f"an install of {_label(cut.package, cut.coming)}"
-    if cut.hollow:
+    if cut.hollow and cut.going is not None:
         return f"the removal of {_label(cut.package, cut.going)}"
     wrote = cut.began_ns is not None and cut.last_ns is not None and cut.last_ns > cut.began_ns
     return f"an install{'' if wrote else ' or removal'} of {cut.package}"
@@ -128,12 +147,12 @@ def _way_on(cut: CutShort, asked: Asked) -> str:
 def _leftovers(cut: CutShort) -> list[str]:
     if cut.aside is None:
         return []
-    names = " ".join(shlex.quote(name) for name in cut.aside.names)
-    where = shlex.quote(posixpath.normpath(cut.location))
     when = "" if cut.mended is not None else "once that is done, "
-    return [f"What pip left stays until it is removed: {when}`cd {where} && rm -r {names}`."]
+    return [f"What pip left stays until it is removed: {when}`{cut.aside.removal}`."]
 
 
 def _caveats(cut: CutShort) -> tuple[str, ...]:
+    if cut.loose:
+        return (_BY_HAND,)
     told = _TOUCHED if cut.aside is not None else _EMPTIED if cut.hollow else _UNMARKED
     return (cut.doubt, told) if cut.doubt is not None else (told,)

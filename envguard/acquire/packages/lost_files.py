@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from envguard.acquire.packages.cut_short import never_ended
+from envguard.acquire.packages.cut_short import SAME_CHANGE_NS, never_ended
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.record_file import Row, normalised
@@ -26,8 +26,6 @@ from envguard.acquire.seam.host import Host, NotRecorded, Process, Stat
 from envguard.model.event import LOST
 from envguard.model.evidence import Unknown
 
-SAME_CHANGE_NS = 20_000_000
-"""An entry and the time of its folder are of one change: apart by a few ticks of the kernel's clock at most."""
 _GONE = (errno.ENOENT, errno.ENOTDIR)
 _PIP = re.compile(r"pip[0-9.]*$")
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?$")

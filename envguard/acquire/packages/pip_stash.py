@@ -7,6 +7,7 @@ leaves it: then the old version lies there whole, and when it was renamed is whe
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from envguard.acquire.packages.metadata import canonical, parse_headers
 from envguard.acquire.packages.record_file import build_identity, parse_record
 
 if TYPE_CHECKING:
-    from envguard.acquire.seam.host import Host
+    from envguard.acquire.seam.host import Host, Stat
 
 # The characters that `pip._internal.utils.temp_dir.AdjacentTempDirectory` puts in place of a name's beginning.
 _LEADING = "~-.=%0123456789"
@@ -51,6 +52,8 @@ class Aside:
     """What it was called."""
     moved: tuple[tuple[str, str], ...]
     """(name now, name before) of its own folders that lie there under a name with `~`, too."""
+    empty: tuple[str, ...]
+    """Names that pip had made for the next of its folders, which was never renamed."""
     moved_ns: int | None
     """When it was renamed (ns since the epoch): its ctime, which a rename sets and nothing has moved since."""
     doubt: str | None = None
@@ -67,7 +70,12 @@ class Aside:
     @property
     def names(self) -> tuple[str, ...]:
         """Everything that pip left of it, as it is called now."""
-        return (self.folder, *(now for now, _ in self.moved))
+        return (self.folder, *(now for now, _ in self.moved), *self.empty)
+
+    @property
+    def removal(self) -> str:
+        """The command that takes away what pip left."""
+        return f"cd {shlex.quote(self.location)} && rm -r {' '.join(shlex.quote(name) for name in self.names)}"
 
     def now(self, path: str) -> str:
         """Where a file lies now that its RECORD lists as `path`, if pip had come so far as to move its folder."""
@@ -92,8 +100,15 @@ def _aside(host: Host, location: str, folder: str, ours: list[str]) -> Aside:
     name = next(iter(headers.get("name", ())), stem.lstrip(_LEADING) or stem)
     tops = {row.path.partition("/")[0] for row in rows if not row.path.startswith(("../", "/"))}
     was = next((top for top in sorted(tops) if top.endswith(".dist-info")), folder.lstrip(_LEADING))
-    moved = ((each, before_pip(each, tops)) for each in ours if each != folder)
-    stat = host.find(f"{location}/{folder}")
+    found = {now: before_pip(now, tops) for now in ours if now != folder and before_pip(now, tops) != now}
+    empty = {now for now in found if not _listing(host, f"{location}/{now}")}
+    moved = {}
+    for now, before in found.items():
+        # Where pip was killed twice, each time the folders were renamed in one go with their dist-info.
+        rivals = [each for each, of in found.items() if of == before and each not in empty]
+        if rivals and now == min(rivals, key=lambda each: _apart(host, location, each, folder)):
+            moved[now] = before
+    stat = _stat(host, f"{location}/{folder}")
     young = stat is not None and stat.btime_ns is not None and stat.ctime_ns - stat.btime_ns < COPIED_NS
     return Aside(
         name=canonical(name),
@@ -101,12 +116,33 @@ def _aside(host: Host, location: str, folder: str, ours: list[str]) -> Aside:
         location=location,
         folder=folder,
         was=was,
-        moved=tuple((now, before) for now, before in moved if now != before),
+        moved=tuple(moved.items()),
+        empty=tuple(sorted(empty)),
         moved_ns=stat.ctime_ns if stat is not None else None,
         doubt=f"{folder} was born at its last change, as a copy of the tree is" if young else None,
         tops=frozenset(tops),
         build=build_identity(rows) if rows else None,
     )
+
+
+def _apart(host: Host, location: str, one: str, other: str) -> int:
+    """How long apart two entries were last changed, in ns; 0 where one cannot be seen."""
+    first, second = _stat(host, f"{location}/{one}"), _stat(host, f"{location}/{other}")
+    return abs(first.ctime_ns - second.ctime_ns) if first is not None and second is not None else 0
+
+
+def _stat(host: Host, path: str) -> Stat | None:
+    try:
+        return host.find(path)
+    except OSError:
+        return None
+
+
+def _listing(host: Host, path: str) -> tuple[tuple[str, str], ...]:
+    try:
+        return host.listing(path)
+    except OSError:
+        return ()
 
 
 def _text(host: Host, path: str) -> bytes:
