@@ -9,6 +9,7 @@ import pytest
 
 from envguard.demo import wheels
 from envguard.demo.stage import Stage
+from tests.cut_installs import build_large_torch, take_wheels
 
 # Variables that would let the tester's own set-up change what a test sees, or a test reach what is the tester's.
 _FOREIGN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "NO_COLOR", "FORCE_COLOR", "XDG_CONFIG_HOME")
@@ -44,10 +45,24 @@ def story_wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def large_wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two versions of a torch that takes long enough to install to be killed in the middle, built once."""
+    folder = tmp_path_factory.mktemp("large-wheels")
+    build_large_torch(folder)
+    return folder
+
+
+@pytest.fixture
+def large_stage(stage: Stage, large_wheels: Path) -> Stage:
+    """A stage with those wheels, and nothing installed."""
+    take_wheels(stage, large_wheels)
+    return stage
+
+
 @pytest.fixture
 def torch_stage(stage: Stage, story_wheels: Path) -> Stage:
     """A stage as in the story before 20:52: torch 2.11.0+cu128 and transformers installed by uv."""
-    for wheel in story_wheels.iterdir():
-        (stage.wheels / wheel.name).symlink_to(wheel)
+    take_wheels(stage, story_wheels)
     stage.install("torch==2.11.0+cu128", "transformers==5.6.0")
     return stage

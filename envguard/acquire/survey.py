@@ -14,6 +14,7 @@ from envguard.acquire.machine import boots, driver, package_logs
 from envguard.acquire.machine.zone import Zone, read_zone
 from envguard.acquire.packages import environment, installs, lost_files, pip_logs, pyc_files, uv_cache
 from envguard.acquire.packages.archive_uses import ArchiveUse, read_archive_uses
+from envguard.acquire.packages.cut_short import CutShort, read_cut_short
 from envguard.acquire.packages.distributions import Distributions, read_distributions
 from envguard.acquire.packages.editable_sources import gone_sources
 from envguard.acquire.packages.environment import Environment
@@ -42,6 +43,7 @@ from envguard.acquire.torch.cache_evidence import with_evident_places
 from envguard.acquire.torch.cache_places import cache_places
 from envguard.config import Config
 from envguard.model.action import Unavailable
+from envguard.model.event import ENDED
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Driver
 from envguard.model.run import RunRecord
@@ -112,6 +114,7 @@ class Survey:
     config: tuple[watched_files.Watched, ...] = ()
     edits: tuple[watched_files.Edited, ...] = ()
     lost: tuple[lost_files.Lost, ...] = ()
+    cut_short: tuple[CutShort, ...] = ()
     gone_sources: tuple[tuple[str, str], ...] = ()
     """(package, path): editable installs whose source is not there."""
     busy: str | None = None
@@ -271,9 +274,16 @@ def _installer_logs(host: Host, request: Request, seen: Survey) -> None:
     if not seen.pycs:
         seen.lacks("pyc", "no package has compiled files: none was imported, or bytecode is kept elsewhere")
     trees = SiteTrees(host, seen.unknown)
-    seen.edits = watched_files.read_edits(host, seen.distributions, seen.installs, trees, seen.unknown)
     seen.site_changes = lost_files.site_changes(host, seen.env)
     seen.busy = lost_files.at_work(host, seen.env, request.state)
+    cut = read_cut_short(host, seen.env, seen.distributions, trees, seen.unknown)
+    if seen.busy is not None:
+        seen.unknown += [Unknown(f"{ENDED}{item.package} ended", seen.busy) for item in cut if item.mended is None]
+        cut = tuple(item for item in cut if item.mended is not None)
+    seen.cut_short = cut
+    seen.installs = tuple(installs.with_ends(seen.installs, cut))
+    ended = tuple(install for install in seen.installs if install.cut_short is None)
+    seen.edits = watched_files.read_edits(host, seen.distributions, ended, trees, seen.unknown)
     seen.lost = lost_files.read_lost(host, seen.distributions, trees, seen.busy, seen.unknown)
 
 

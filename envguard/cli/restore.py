@@ -71,7 +71,7 @@ def restore(
     color: ColorOption = "auto",
 ) -> None:
     """Bring packages back to a reference, offline and exactly, or change nothing."""
-    from envguard.acquire.packages.distributions import canonical
+    from envguard.acquire.packages.metadata import canonical
     from envguard.errors import RestoreError, RollbackError, UsageError
     from envguard.report.screen import Screen
 

@@ -13,6 +13,7 @@ import msgspec
 from envguard import clock
 from envguard.acquire.memo import Memo, remembered
 from envguard.acquire.packages.contents import MISSING, Contents
+from envguard.acquire.packages.cut_short import is_hollow, never_ended
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.editable_sources import source_gone
 from envguard.acquire.packages.sys_path import PthLine
@@ -51,6 +52,7 @@ def packages_of(
         content = contents.get(dist.directory, Contents(None))
         _judge(dist, content, notes)
         found.append(package_of(dist, content))
+    judge_asides(distributions, notes)
     return tuple(found), tuple(shadowed)
 
 
@@ -138,6 +140,26 @@ def with_sources(packages: Iterable[Package], trees: Iterable[Code]) -> tuple[Pa
     return tuple(found)
 
 
+def judge_asides(distributions: Distributions, notes: Notes) -> None:
+    """Versions that pip put aside and never took away: what the package is now, half installed or whole again."""
+    for aside in distributions.aside:
+        label = f"{aside.name} {aside.version or ''}".strip()
+        moved = f" at {clock.iso(aside.moved_ns / clock.NS, 0)}" if aside.moved_ns is not None else ""
+        whole = next((each for each in distributions.beside(aside) if not never_ended(each)), None)
+        if whole is None:
+            says = (
+                f"half installed: pip put {label} aside as {aside.folder}{moved}, and nothing whole has taken its "
+                "place: an install or removal was cut short, or is at work"
+            )
+            notes.problem("interrupted-install", aside.name, says, aside.directory)
+        else:
+            says = (
+                f"{', '.join(aside.names)} beside a whole {whole.version}: what pip left of {label} when it was cut "
+                f"short{moved}; it takes room, and nothing imports it"
+            )
+            notes.problem("install-leftovers", aside.name, says, aside.directory)
+
+
 def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
     if source_gone(dist):
         says = f"an editable install of {dist.editable}, which is not there: whatever imports it fails"
@@ -147,15 +169,24 @@ def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
     missing = sorted(path for path, got in content.departs.items() if got == MISSING)
     edited = sorted(path for path, got in content.departs.items() if got != MISSING)
     if missing:
-        says = (
-            f"installed, but {len(missing)} of its {content.files} files {_are(missing)} missing: {some_of(missing)}"
-        )
+        of_all = f"{len(missing)} of its {content.files} files"
+        says = f"installed, but {of_all} {_are(missing)} missing: {some_of(missing)}"
+        if never_ended(dist):
+            says = (
+                f"half installed: {of_all} are not there ({some_of(missing)}), nor is INSTALLER, which is written "
+                "last: the install was cut short, or is at work"
+            )
         notes.problem("files-missing", dist.name, says, posixpath.join(dist.location, missing[0]))
     if edited:
         says = f"{len(edited)} of its files {_are(edited)} not what was installed: {some_of(edited)}"
         notes.problem("files-modified", dist.name, says, posixpath.join(dist.location, edited[0]))
     if content.identity is None and content.record_key is None and not dist.is_egg:
         says = "there is no RECORD: which files belong to it, and whether they are sound, cannot be told"
+        if is_hollow(dist):
+            says = (
+                "its dist-info holds neither METADATA nor RECORD: an install or removal was cut short, or is at "
+                "work, and which files belong to it cannot be told"
+            )
         notes.problem("record-missing", dist.name, says, f"{dist.directory}/RECORD")
 
 

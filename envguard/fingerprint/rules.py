@@ -83,7 +83,7 @@ OWN = "own"
 PROBLEM_FACETS: dict[str, Facet] = {
     "torch": "torch", "triton": "torch", "library": "torch", "pair": "torch", "cuda": "cuda", "driver": "driver",
     "gpu": "gpu", "compile": "compile_cache", "code": "code", "config": "config", "data": "data", "python": "python",
-    "base": "python", "pythonhome": "python", "system": "system",
+    "base": "python", "pythonhome": "python", "system": "system", "install": "packages",
 }  # fmt: skip
 # Told by a row of its own, or about something that is no part of a comparison (a process that runs on old files).
 PROBLEMS_TOLD_ELSEWHERE = ("driver-mismatch", "process-stale", "config-missing", "data-missing")
@@ -189,7 +189,9 @@ RULES: tuple[Rule, ...] = (
     Rule("packages", "unparsed", "*", "info", "none", "a requirement that cannot be read was not checked: {detail}"),
     Rule("packages", "newcomer-problem", "*", "info", "none", "{detail}; it came later"),
     # Without its files a kernel is often done without, and the run goes on with another.
-    Rule("packages", "problem:files-missing", BUILT_ON_TORCH, "block", "breaks", "{detail}"),
+    Rule("packages", "problem:files-missing|problem:interrupted-install", BUILT_ON_TORCH, "block", "breaks",
+         "{detail}"),
+    Rule("packages", "problem:install-leftovers", "*", "info", "none", "{detail}"),
     Rule("packages", "problem:*", "*", "warn", "breaks", "{detail}"),
     Rule("packages", "*", "*", "warn", "none", "{subject} differs"),
     # driver

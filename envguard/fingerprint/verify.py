@@ -10,14 +10,16 @@ from itertools import groupby
 import msgspec
 
 from envguard.acquire.packages.contents import MISSING
+from envguard.acquire.packages.cut_short import never_ended
 from envguard.acquire.packages.uv_cache import Archive
 from envguard.acquire.packages.verification import DamagedFile, Observations, Observed, PoisonedFile
 from envguard.acquire.seam.host import Stat
 from envguard.model.drift import Damage, Unverifiable, VerifyReport
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Fingerprint
+from envguard.model.fingerprint import Fingerprint, Problem
 
 MOST_DIFF_LINES = 200
+_NEVER_CAME = "never came: the install was cut short before INSTALLER, or is at work"
 _EDITED = "its content is not what was installed"
 
 
@@ -27,8 +29,11 @@ def with_unseen(report: VerifyReport, unseen: Iterable[Unknown]) -> VerifyReport
     return msgspec.structs.replace(report, unverifiable=(*report.unverifiable, *more))
 
 
-def judge(seen: Observations, stamps: Mapping[str, Fingerprint] | None = None) -> VerifyReport:
-    """The answer of `verify`. `stamps` are second witnesses by label, of the same versions only."""
+def judge(
+    seen: Observations, stamps: Mapping[str, Fingerprint] | None = None, half: Iterable[Problem] = ()
+) -> VerifyReport:
+    """The answer of `verify`. `stamps` are second witnesses by label, of the same versions only; `half` are packages
+    that no dist-info may tell of, since the install was cut short before there was one."""
     problems: list[Damage] = []
     unverifiable: list[Unverifiable] = []
     for _, group in groupby(
@@ -45,6 +50,11 @@ def judge(seen: Observations, stamps: Mapping[str, Fingerprint] | None = None) -
         Damage(package=name, path=path, kind="missing", witness="direct_url.json", expected=None, got=None,
                detail="the source of an editable install is not there: whatever imports it fails")
         for name, path in seen.gone
+    ]  # fmt: skip
+    problems += [
+        Damage(package=item.subject, path=item.path or "", kind="record-missing", witness="pip's folder with ~",
+               expected="a whole install", got=None, detail=item.says)
+        for item in half
     ]  # fmt: skip
     problems += [_poison(item) for item in seen.poisoned]
     unverifiable += [Unverifiable(package=item.what, why=item.why) for item in seen.unknown]
@@ -129,6 +139,7 @@ def _no_record(item: Observed, unverifiable: list[Unverifiable]) -> Iterator[Dam
         unverifiable.append(Unverifiable(package=name, why=why))
     else:
         says = "RECORD lists no file" if item.record == "empty" else "there is no RECORD"
+        says += ", nor INSTALLER, as where an install or removal was cut short" if never_ended(item.dist) else ""
         yield Damage(package=name, path=f"{directory}/RECORD", kind="record-missing", witness="dist-info",
                      expected="a RECORD", got=None,
                      detail=f"{says}: nobody can say which files belong to {name}; reinstall it")  # fmt: skip
@@ -138,8 +149,9 @@ def _file(item: Observed, damaged: DamagedFile) -> Iterator[Damage]:
     name, path = item.dist.name, f"{item.dist.location}/{damaged.path}"
     witness = f"{item.dist.directory}/RECORD"
     if damaged.got == MISSING:
+        detail = _NEVER_CAME if never_ended(item.dist) else "deleted"
         yield Damage(package=name, path=path, kind="missing", witness=witness, expected=damaged.expected.hash,
-                     got=None, detail="deleted")  # fmt: skip
+                     got=None, detail=detail)  # fmt: skip
         return
     yield Damage(package=name, path=path, kind="modified", witness=witness, expected=damaged.expected.hash,
                  got=damaged.got, detail=_how(damaged), diff=_diff(damaged))  # fmt: skip

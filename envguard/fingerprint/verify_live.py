@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
 
 from envguard.acquire.packages.contents import Policy
-from envguard.acquire.packages.distributions import Distributions, canonical, read_distributions
-from envguard.acquire.packages.environment import locate
+from envguard.acquire.packages.distributions import Distributions, read_distributions
+from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.packages.metadata import canonical
+from envguard.acquire.packages.unowned import unowned_folders
 from envguard.acquire.packages.uv_cache import read_caches
 from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.packages.verification import observe
 from envguard.acquire.seam.host import Host, LiveHost
+from envguard.acquire.section import Notes, reason
 from envguard.config import Config
 from envguard.errors import UsageError
-from envguard.fingerprint.packages import closely
+from envguard.fingerprint.packages import closely, judge_asides
 from envguard.fingerprint.snapshot import keep_digests
-from envguard.fingerprint.verify import judge
+from envguard.fingerprint.verify import judge, with_unseen
 from envguard.model.drift import VerifyReport
-from envguard.model.fingerprint import Fingerprint
+from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Fingerprint, Problem
 from envguard.project import Project
 from envguard.state.digests import Digests, load
 
@@ -69,11 +74,30 @@ def verify_on(
         for label, stamp in stamps.items()
         if (stamp.python.implementation, stamp.python.abi, stamp.python.platform) == same
     }
-    return judge(observe(host, distributions, names, caches, policy, digests, progress), alike)
+    seen = observe(host, distributions, names, caches, policy, digests, progress)
+    report = judge(
+        seen, alike, [each for each in _half_installed(distributions) if not names or each.subject in names]
+    )
+    return with_unseen(report, _unowned(host, env, distributions) if not names else ())
+
+
+def _half_installed(distributions: Distributions) -> tuple[Problem, ...]:
+    notes = Notes()
+    judge_asides(distributions, notes)
+    return tuple(each for each in notes.problems if each.kind == "interrupted-install")
+
+
+def _unowned(host: Host, env: Environment, distributions: Distributions) -> Iterator[Unknown]:
+    try:
+        for path in unowned_folders(host, env, distributions):
+            says = f"no installed package lists {path}: an install that was cut short, or files put there by hand"
+            yield Unknown(posixpath.basename(path), says)
+    except OSError as error:
+        yield Unknown("the environment", f"{error.filename}: {reason(error)}")
 
 
 def _check_names(names: frozenset[str], distributions: Distributions) -> None:
-    installed = {dist.name for dist in distributions.found}
+    installed = {dist.name for dist in distributions.found} | {aside.name for aside in distributions.aside}
     for name in sorted(names - installed):
         close = difflib.get_close_matches(name, installed, n=3)
         hint = f"did you mean `{'`, `'.join(close)}`?" if close else "`envguard snapshot -v` lists what is installed"

@@ -50,6 +50,8 @@ SINCE = "what changed since "
 """Beginning of what is unknown where the checkpoint's own time is no time to count from, or its stamp is no stamp."""
 LOST = "deleted files of "
 """Beginning of what is unknown where files are missing and somebody is at work on the environment."""
+ENDED = "whether the install of "
+"""Beginning of what is unknown where an install that has not ended may still be at work, or could not be seen."""
 UNREAD_STAMP = "its stamp "
 """Beginning of the reason where it is the checkpoint's stamp that is there and cannot be used."""
 
@@ -138,7 +140,7 @@ class TimelineReport(msgspec.Struct, frozen=True, kw_only=True):
     def undetermined(self) -> tuple[Unknown, ...]:
         """What is there and could not be read: without it "no finding" is no clean answer. A witness that is not
         there is a fact, and none of these."""
-        undecided = (SINCE, LOST)
+        undecided = (SINCE, LOST, ENDED)
         return tuple(item for item in self.unknown if item.why.endswith(REFUSALS) or item.what.startswith(undecided))
 
     def stamp_unread(self) -> str | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 4
 _SOURCES: dict[Source, str] = {
     "pylock": "uv cache",
-    "rebuilt-wheel": "uv cache, rebuilt",
+    "rebuilt-wheel": "unpacked copy, rebuilt",
     "vault": "vault",
     "find-links": "wheel",
     "fetched": "fetched",

@@ -15,6 +15,7 @@ from envguard.model.action import Obstacle
 from envguard.restore import check, footprint, point, transaction, uv
 from envguard.restore.archive import RecordUnusable
 from envguard.restore.candidate import Candidate
+from envguard.restore.installed import unfinished
 from envguard.restore.locks import exclusive
 from envguard.restore.plan import Plan
 from envguard.restore.progress import Progress
@@ -129,7 +130,8 @@ def _prepare(
     work.write("staged")
     names = {step.name for step in plan.steps}
     coming = [item.incoming for item in staging.staged]
-    staging.print = footprint.footprint(env, read_distributions(host, env), names, coming)
+    dists = read_distributions(host, env)
+    staging.print = footprint.footprint(env, dists, names, coming, unfinished(dists, names))
     copies = point.to_copy(staging.print.touched, staging.print.leaving, work.folder)
     size = sum(copies.values())
     _demand_space(env, work, size, sum(item.candidate.bytes or 0 for item in staging.staged))

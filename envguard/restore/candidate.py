@@ -6,12 +6,13 @@ from typing import Literal
 
 import msgspec
 
+from envguard.acquire.packages.pip_stash import Aside
 from envguard.acquire.packages.uv_cache import Archive, Pointer, UvCaches
 from envguard.acquire.packages.wheel_files import WheelFile
 
-Place = Literal["uv-cache", "vault", "find-links", "pip-cache", "fetched"]
+Place = Literal["uv-cache", "vault", "find-links", "pip-cache", "put-aside", "fetched"]
 # The order in which equal builds are tried: the nearest to an install first.
-PLACES: tuple[Place, ...] = ("uv-cache", "vault", "find-links", "pip-cache", "fetched")
+PLACES: tuple[Place, ...] = ("uv-cache", "vault", "find-links", "pip-cache", "put-aside", "fetched")
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     sha256: tuple[str, ...] = ()
     pointer: Pointer | None = None
     """Of an archive: a pointer with URL and sha256, by which uv installs it without a wheel being rebuilt."""
+    aside: Aside | None = None
+    """What pip put aside in this environment, where that is the source."""
 
 
 def from_archive(archive: Archive) -> Candidate | None:

@@ -6,6 +6,7 @@ import posixpath
 
 import msgspec
 
+from envguard.acquire.packages.distributions import read_distributions
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.uv_cache import read_caches
 from envguard.acquire.packages.uv_cache_places import cache_directories
@@ -14,6 +15,7 @@ from envguard.acquire.seam.host import Host
 from envguard.model.evidence import Unknown
 from envguard.project import Project
 from envguard.restore.candidate import Candidate, from_caches, from_wheel
+from envguard.restore.installed import aside_candidates
 from envguard.restore.plan import same_version
 from envguard.restore.vault import Vault
 from envguard.restore.wanted import Target
@@ -22,10 +24,13 @@ from envguard.restore.wanted import Target
 def find_candidates(
     host: Host, env: Environment, project: Project, target: Target, names: frozenset[str], thorough: bool
 ) -> tuple[tuple[Candidate, ...], tuple[Unknown, ...]]:
-    """Sources for `names`: uv's caches, the vault, find-links folders, and with `thorough` pip's cache too."""
+    """Sources for `names`: uv's caches, what pip put aside, the vault, find-links folders, and with `thorough` pip's
+    cache too."""
     caches = read_caches(host, cache_directories(host, env, project.config))
     unknown = [*caches.unknown]
     found = [candidate for candidate in from_caches(caches) if candidate.name in names]
+    aside, unseen = aside_candidates(host, read_distributions(host, env), names)
+    found, unknown = [*found, *aside], [*unknown, *unseen]
     found += [candidate for candidate in Vault(project.state).candidates() if candidate.name in names]
     wheels, unseen = find_wheels(host, find_links_folders(host, project), names)
     unknown += unseen

@@ -58,12 +58,21 @@ class Footprint:
 
 
 def footprint(
-    env: Environment, dists: Distributions, names: Collection[str], incoming: Iterable[Incoming]
+    env: Environment,
+    dists: Distributions,
+    names: Collection[str],
+    incoming: Iterable[Incoming],
+    unfinished: Iterable[str] = (),
 ) -> Footprint:
-    """What replacing the packages `names` by `incoming` takes away, and what it may touch."""
+    """What replacing the packages `names` by `incoming` takes away, and what it may touch.
+
+    `unfinished` are files, and folders with all that is in them, which an install left that was cut short.
+    """
     going = own_dists(env, names, dists)
     shared = {path for dist in dists.found if dist not in going for path in listed_files(dist)}
-    leaving = {path for dist in going for path in _own_files(dist)} - shared
+    leaving = {path for dist in going for path in _own_files(dist)}
+    leaving |= {path for folder in unfinished for path in walk_paths(folder) if not is_folder(path)}
+    leaving -= shared
     touched = {path for wheel in incoming for path in destinations(env, wheel)}
     touched |= {f"{env.site[0]}/{wheel.dist_info}" for wheel in incoming}
     for dist in going:

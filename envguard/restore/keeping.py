@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO
 
 from envguard import clock
 from envguard.acquire.packages.distributions import Distribution, Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment
-from envguard.acquire.packages.record_file import Row, normalised, record_hash
 from envguard.acquire.packages.uv_cache import read_caches
 from envguard.acquire.packages.uv_cache_places import cache_directories
-from envguard.acquire.packages.wheel_tags import parse_wheel
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.cache_places import Place
 from envguard.acquire.torch.cache_stamp import is_passing
 from envguard.fingerprint.units import size as in_units
 from envguard.model.fingerprint import CompileCache, Fingerprint
 from envguard.project import Project
-from envguard.restore.archive import Folder, RecordUnusable
+from envguard.restore.archive import RecordUnusable
 from envguard.restore.candidate import Candidate, from_caches
-from envguard.restore.footprint import Incoming
+from envguard.restore.installed import Installed
 from envguard.restore.opening import opened
 from envguard.restore.progress import Progress
 from envguard.restore.vault import CacheManifest, Item, Vault, WheelManifest, items_of, wheel_manifest
@@ -116,93 +110,6 @@ def _keep(vault: Vault, dist: Distribution, build: str, sources: list[Candidate]
     except (RecordUnusable, FileNotFoundError, KeyError) as error:
         return f"{why}; {error}"
     return None
-
-
-class Installed(Folder):
-    """An installed distribution as the wheel that it came from: without what the installer added, and with its
-    scripts, that lie outside site-packages, back where a wheel holds them."""
-
-    def __init__(self, dist: Distribution) -> None:
-        super().__init__(Path(dist.location))
-        self.dist = dist
-        self.dist_info = posixpath.basename(dist.directory)
-        record = dist.record
-        if record is None:
-            raise RecordUnusable(f"{dist.directory}/RECORD cannot be read")
-        self.scripts: dict[str, str] = {}
-        self.texts: dict[str, bytes] = {}
-        rows = [*normalised(record.rows), *self._scripts(record.rows)]
-        own = f"{self.dist_info}/RECORD"
-        lines = [f"{_quoted(row.path)},{row.hash},{row.size if row.size is not None else ''}\n" for row in rows]
-        self.texts[own] = "".join([*lines, f"{own},,\n"]).encode("utf-8", "surrogateescape")
-
-    def _scripts(self, rows: Iterable[Row]) -> Iterable[Row]:
-        """Scripts that the wheel brought; those that the installer made from entry points are left out."""
-        path = self.root / self.dist_info / "entry_points.txt"
-        text = path.read_text("utf-8", "replace") if path.is_file() else None
-        made = set(Incoming(self.dist.name, self.dist_info, (), text).scripts())
-        data = f"{self.dist_info.removesuffix('.dist-info')}.data"
-        for row in rows:
-            real = posixpath.normpath(f"{self.dist.location}/{row.path}")
-            name = posixpath.basename(real)
-            if not row.path.startswith("../") or posixpath.basename(posixpath.dirname(real)) != "bin" or name in made:
-                continue
-            wheel_path = f"{data}/scripts/{name}"
-            content = Path(real).read_bytes()
-            first, newline, rest = content.partition(b"\n")
-            if first.startswith(b"#!") and b"python" in first:
-                # An installer writes the environment's interpreter into the line that a wheel leaves open.
-                self.texts[wheel_path] = b"#!python" + newline + rest
-                yield _row(wheel_path, self.texts[wheel_path])
-            else:
-                self.scripts[wheel_path] = real
-                yield Row(wheel_path, row.hash, row.size)
-
-    def open(self, path: str) -> IO[bytes]:
-        if path in self.texts:
-            return io.BytesIO(self.texts[path])
-        return Folder(Path("/")).open(self.scripts[path]) if path in self.scripts else super().open(path)
-
-    def where(self, path: str) -> str | None:
-        if path in self.texts:
-            return None
-        return self.scripts.get(path) or super().where(path)
-
-    def mode(self, path: str) -> int:
-        if path in self.texts:
-            return 0o644 if path.endswith("/RECORD") else 0o755
-        return super().mode(self.scripts.get(path, path))
-
-    def size(self, path: str) -> int:
-        return len(self.texts[path]) if path in self.texts else super().size(self.scripts.get(path, path))
-
-    def candidate(self, build: str) -> Candidate:
-        """The install as a source. Raises `RecordUnusable` where its WHEEL does not say for what it fits."""
-        try:
-            tags, wheel_build = parse_wheel((self.root / self.dist_info / "WHEEL").read_text("utf-8", "replace"))
-        except OSError as error:
-            raise RecordUnusable(f"{self.dist_info}/WHEEL: {error.strerror or error}") from error
-        if not tags:
-            raise RecordUnusable(f"{self.dist_info}/WHEEL names no tag")
-        return Candidate(
-            place="vault",
-            name=self.dist.name,
-            version=self.dist_info.removesuffix(".dist-info").partition("-")[2],
-            build=build,
-            path=self.dist.directory,
-            dist_info=self.dist_info,
-            tags=tags,
-            wheel_build=wheel_build,
-            bytes=None,
-        )
-
-
-def _row(path: str, data: bytes) -> Row:
-    return Row(path, record_hash("sha256", hashlib.sha256(data).digest()), len(data))
-
-
-def _quoted(path: str) -> str:
-    return '"' + path.replace('"', '""') + '"' if "," in path or '"' in path else path
 
 
 def keep_cache(vault: Vault, host: Host, place: Place, seen: CompileCache, torch: str | None) -> str:

@@ -306,6 +306,8 @@ def source_of(candidate: Candidate) -> Source:
     """The name that the answer gives to a source."""
     if candidate.place == "uv-cache":
         return "pylock" if candidate.pointer is not None else "rebuilt-wheel"
+    if candidate.place == "put-aside":
+        return "rebuilt-wheel"
     return "find-links" if candidate.place == "pip-cache" else candidate.place
 
 

@@ -34,6 +34,7 @@ from envguard.restore.candidate import Candidate
 from envguard.restore.compile_cache import COLD, Brought, bring_back, nothing_to_judge
 from envguard.restore.fetching import FetchFailed, fetch, index_urls
 from envguard.restore.finding import find_candidates
+from envguard.restore.installed import said_of_leftovers
 from envguard.restore.locks import occupants
 from envguard.restore.plan import IS_BROKEN, WILL_BREAK, Plan, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
@@ -103,6 +104,8 @@ def find_and_plan(request: Request, progress: Progress | None = None) -> Plan:
     if plan.missing and request.fetch:
         plan = _fetch(request, plan.absent, progress or Silent())
     dists = read_distributions(request.host, request.env)
+    told = said_of_leftovers(request.host, request.env, dists, {step.name for step in plan.steps})
+    plan = msgspec.structs.replace(plan, notes=(*plan.notes, *told))
     return msgspec.structs.replace(plan, unknown=(*looking.unseen(dists, request.target, plan), *plan.unknown))
 
 

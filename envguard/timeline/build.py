@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from envguard import clock
+from envguard.acquire.packages.cut_short import CutShort
 from envguard.acquire.packages.markers import marker_values
 from envguard.acquire.runs.checkpoints import Checkpoint, short_name
 from envguard.acquire.runs.stamps import Stamp
@@ -17,6 +18,7 @@ from envguard.timeline import findings as finding
 from envguard.timeline.cache_clearings import clearing_events
 from envguard.timeline.clock import FUTURE_S, weigh
 from envguard.timeline.code_findings import code_findings
+from envguard.timeline.cut_short_findings import cut_short_findings, own_events, to_tell
 from envguard.timeline.elsewhere_findings import elsewhere_findings
 from envguard.timeline.events import checkpoint_events, checkpoint_view, stale_events
 from envguard.timeline.foundation import Foundation, foundation_findings, read_foundation
@@ -65,6 +67,7 @@ class Understood:
     events: tuple[Event, ...]
     changes: tuple[RateChange, ...]
     losses: tuple[Loss, ...]
+    cut_short: tuple[CutShort, ...]
     foundation: Foundation
     unknown: tuple[Unknown, ...]
 
@@ -95,6 +98,7 @@ def _packages(survey: Survey, graph: Graph, sightings: tuple[Sighting, ...], own
         read_restored(survey.journal),
         Present(now_ns, survey.site_changes, survey.busy is not None),
         survey.made_ns,
+        survey.cut_short,
     )
 
 
@@ -108,6 +112,8 @@ def understand(survey: Survey) -> Understood:
     events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
     losses = read_losses(survey.lost, survey.installs, sightings, survey.stamps, packages.events, survey.machine.now)
     events += [loss.event for loss in losses]
+    cut_short = to_tell(survey.cut_short, sightings)
+    events += own_events(cut_short)
     foundation = read_foundation(survey, own)
     events += foundation.events
     events += checkpoint_events(survey.checkpoints.found)
@@ -125,7 +131,8 @@ def understand(survey: Survey) -> Understood:
     weighed = weigh(events, survey.boots.steps, survey.machine.now)
     ordered = in_order({event.id: event for event in weighed}.values())
     doubts = (Unknown(f"{LOST}{name}", survey.busy or "") for name in packages.doubtful)
-    return Understood(sightings, packages, ordered, tuple(changes), losses, foundation, (*graph.unknown, *doubts))
+    unknown = (*graph.unknown, *doubts)
+    return Understood(sightings, packages, ordered, tuple(changes), losses, cut_short, foundation, unknown)
 
 
 def _other_events(survey: Survey) -> Iterable[Event]:
@@ -192,8 +199,10 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     drafts += finding.swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref)
     told = {swap.group.id for swap in known.packages.swaps if finding.counts(swap)}
     drafts += removal_findings(known.packages, of_checkpoint, saved, since, told)
-    if known.losses:
-        drafts += loss_findings(known.losses, known.events, _asked(survey, known, bounds, saved, ref))
+    asked = _asked(survey, known, bounds, saved, ref) if known.losses or known.cut_short else None
+    if asked is not None:
+        drafts += loss_findings(known.losses, known.events, asked)
+        drafts += cut_short_findings(known.cut_short, known.packages, known.events, asked)
     drafts += finding.stale_findings(known.events)
     drafts += finding.driver_findings(system_events.driver_mismatch(survey.driver), known.events)
     changes = [change for change in known.changes if since is None or change.first_bad_ns / clock.NS >= since]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.fingerprint.rules import takes_part
-from envguard.model.event import Event, Finding, PackageChange, PreviousBuild, Requirement, Transaction
-from envguard.model.identity import is_id
+from envguard.model.event import Event, Finding, PackageChange, Requirement, Transaction
 from envguard.timeline.events import is_copy
 from envguard.timeline.happening import end_of, start_of
+from envguard.timeline.old_build import WITNESS, build_before
 from envguard.timeline.packages import Packages, Swap
 from envguard.timeline.restored import Restored
 from envguard.timeline.transactions import Group
@@ -21,22 +21,6 @@ FILLS_NS = 600 * clock.NS
 """How long after the making of a venv the run that fills it may begin."""
 STACK = ("torch", "triton", "pytorch-triton", "torchvision", "torchaudio", "flash-attn", "xformers", "transformers")
 """Packages whose swap changes numbers, kernels or memory, most telling first; nvidia-* come with torch."""
-
-
-WITNESS = {
-    "process": "a process that still runs it",
-    "removal": "the uv cache (removed from here at that moment)",
-    "stamp": "a stamp",
-    "journal": "envguard's journal",
-    "wandb": "W&B",
-    "pip-log": "pip's log",
-    "train-log": "the training log",
-    "checkpoint": "a checkpoint's metadata",
-    "compile-cache": "the compile cache's entries",
-    "lock-file": "a lock file",
-    "cache": "the uv cache (it lies there)",
-}
-"""How a sentence names a source of `envguard.timeline.previous`."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +132,8 @@ def counts(swap: Swap) -> bool:
     (`--no-deps`): without a version to name, only the stack's own packages are worth the reader's time."""
     if swap.own is not None:
         return True
+    if swap.install.cut_short is not None:
+        return False  # told by itself
     known = bool(swap.previous) or swap.install.survived is not None or importance(swap.change.name) <= len(STACK)
     return swap.event.kind == "package.replaced" and known
 
@@ -220,7 +206,8 @@ def _swap_finding(
             parts.append(f"{checkpoint.name} was saved before that: it is clean, made with the old build.")
         events.insert(0, saved)
     # Where it was replaced twice, the build that this run took away need not be the checkpoint's.
-    parts += _build_before(lead, ref if earlier is None else None, beneath.python)
+    back_to = ref if earlier is None else None
+    parts += build_before(lead.change.previous, back_to, beneath.python, lead.install.editable)
     caveats = _caveats(lead, checkpoint)
     if checkpoint is not None and earlier is not None:
         told = f"{earlier.from_ or '?'} → {earlier.to or '?'}"
@@ -248,44 +235,8 @@ def _told(swap: Swap) -> str:
     return f"{change.name} {change.from_ or '(version unknown)'} → {change.to}"
 
 
-def _build_before(lead: Swap, ref: str | None, python: Event | None) -> list[str]:
-    """Where the build before is still known from, and whether it can be brought back."""
-    if not lead.change.previous:
-        return []
-    best = lead.change.previous[0]
-    parts = [f"CUDA {best.cuda}"] if best.cuda else []
-    parts += [f"git {best.git_version[:10]}"] if best.git_version else []
-    about = f" ({', '.join(parts)})" if parts else ""
-    # That it lies in the cache is said by the sentence after, where it was removed from here, too.
-    told = [name for name in best.witnesses if name != "cache" or "removal" not in best.witnesses]
-    known = f"The old build{about} is known from {_listed(tuple(WITNESS[name] for name in told))}."
-    if python is not None:
-        return [known, f"It is a build for Python {python.from_}, and this environment cannot take it back."]
-    if lead.install.editable:
-        return [known, "It is an editable install, which no restore brings back: its source is what counts."]
-    if best.restorable is None:
-        return [known, "No copy of it is in a uv cache that was seen."]
-    return [known, f"A copy lies in {best.restorable} and can be restored: {_way_back(best, ref)}."]
-
-
-def _way_back(best: PreviousBuild, ref: str | None) -> str:
-    """How the build before is brought back: by the checkpoint asked about, else by the id of a fingerprint that has
-    it; without either it takes a checkpoint from before the swap, whose packages the witnesses then tell."""
-    if ref is None:
-        had = (item.value for item in best.evidence if item.witness in ("stamp", "journal"))
-        ref = next((value for value in had if value is not None and is_id(value)), None)
-    if ref is None:
-        return "`envguard restore` takes a checkpoint that was saved before this (`envguard log` lists them)"
-    return f"`envguard restore {shlex.quote(ref)}`"
-
-
 def _tool(run: Transaction) -> str:
     return f"run of {run.tool}" if run.tool else "install run"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    """`a, b and c`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -41,7 +41,7 @@ def make_event(
     to. With `open_end` the event still goes on: its end is when it was looked at, and is not part of its id, so that
     the same event has one id whenever one looks.
     """
-    proofs = tuple(evidence)
+    proofs = tuple(dict.fromkeys(evidence))
     time = moment(start_ns, precision_s)
     end = moment(end_ns, precision_s) if end_ns is not None else time
     return Event(

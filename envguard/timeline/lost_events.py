@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from envguard import clock
 from envguard.acquire.packages.contents import MISSING, Contents
+from envguard.acquire.packages.cut_short import SAME_CHANGE_NS
 from envguard.acquire.packages.installs import Install
-from envguard.acquire.packages.lost_files import SAME_CHANGE_NS, Folder, Lost
+from envguard.acquire.packages.lost_files import Folder, Lost
 from envguard.acquire.runs.stamps import Stamp
 from envguard.fingerprint.units import counted, some_of
 from envguard.model.event import Event

@@ -162,12 +162,16 @@ def _advice(loss: Loss, asked: Asked) -> str:
     name = loss.lost.package
     if asked.ref is not None and name in asked.sound:
         return f"The way back: `envguard restore {shlex.quote(asked.ref)} --only {shlex.quote(name)}`."
-    wanted = shlex.quote(f"{loss.install.name}=={loss.install.version}")
-    if loss.install.installer == "pip":
-        python = shlex.quote(f"{asked.prefix}/bin/python")
-        return f"The way back: `{python} -m pip install --force-reinstall --no-deps {wanted}`."
-    python = shlex.quote(asked.prefix)
-    return f"The way back: `uv pip install --python {python} --reinstall --no-deps {wanted}`."
+    return f"The way back: {reinstall(name, loss.install.version, loss.install.installer, asked.prefix)}."
+
+
+def reinstall(name: str, version: str | None, installer: str | None, prefix: str) -> str:
+    """The command that installs a version again, by the installer that the environment has it from."""
+    wanted = shlex.quote(f"{name}=={version}")
+    if installer == "pip":
+        python = shlex.quote(f"{prefix}/bin/python")
+        return f"`{python} -m pip install --force-reinstall --no-deps {wanted}`"
+    return f"`uv pip install --python {shlex.quote(prefix)} --reinstall --no-deps {wanted}`"
 
 
 def _caveats(loss: Loss) -> tuple[str, ...]:

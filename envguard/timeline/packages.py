@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from envguard.acquire.packages.archive_uses import ArchiveUse
+from envguard.acquire.packages.cut_short import CutShort
 from envguard.acquire.packages.installs import Install
 from envguard.model.event import Event, EventKind, PackageChange, Transaction
 from envguard.model.evidence import Confidence, Evidence, confidence_of
@@ -69,6 +70,7 @@ def read_packages(
     restored: tuple[Restored, ...] = (),
     present: Present | None = None,
     made_ns: int | None = None,
+    cut_short: tuple[CutShort, ...] = (),
 ) -> Packages:
     """From dated installs, the cache, other sightings and envguard's own restores to runs and package events.
 
@@ -80,7 +82,7 @@ def read_packages(
     older = made_ns is None or any(record.time_ns < made_ns for record in records)
     known = (*sightings, *sightings_of_cache(uses, groups, None if older else made_ns))
     present = present or Present()
-    gone = read_removals(Known(installs, uses, groups, graph, sightings, records, restored, present))
+    gone = read_removals(Known(installs, uses, groups, graph, sightings, records, restored, present, cut_short))
     doubtful = [item for item in gone if present.busy and not item.dated]
     gone = tuple(item for item in gone if item not in doubtful)
     events: list[Event] = []
@@ -151,7 +153,7 @@ def _swap(
     new = Version(install.version, install.full_version or install.version or "unknown")
     was_there = hints.was_there.get(install.name)
     was_there = was_there or _was_there(install, group, graph, {item.name: item for item in installs})
-    candidates = previous_builds(install.name, group, known, new, install.build)
+    candidates = previous_builds(install.name, group.end_ns, known, new, install.build)
     # A build that merely lies in the cache is no reason to say that this package was replaced, unless it was unpacked
     # just when an earlier run installed something here.
     if was_there is None and candidates and candidates[0].best == "weak":
@@ -255,6 +257,8 @@ def _confidence(install: Install, before: Previous | None, kind: str, confirms: 
         return "weak"
     if kind == "package.replaced" and (before is None or before.best == "weak"):
         return "weak"
+    if install.cut_short is not None:
+        return "strong"  # that it did not end is the installer's word alone, whoever knows what was there before
     agreeing = (*install.evidence, *confirms, *(before.evidence if before is not None else ()))
     return confidence_of(agreeing)
 
@@ -271,4 +275,6 @@ def _summary(install: Install, old: Version | None, new: Version, kind: str, aga
         text = f"{install.name} replaced by {new.full}{by}; which version was there before is not known"
     else:
         text = f"{install.name} {new.full} installed{by}"
+    if install.cut_short is not None:
+        text = f"{text}, cut short: {install.cut_short}"
     return f"{text} ({install.doubt})" if install.doubt else text

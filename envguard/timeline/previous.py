@@ -18,6 +18,7 @@ from envguard.timeline.transactions import Group, Version
 
 RANKS = {
     "process": 0,
+    "leftovers": 1,
     "removal": 1,
     "stamp": 2,
     "journal": 3,
@@ -29,8 +30,9 @@ RANKS = {
     "lock-file": 9,
     "cache": 10,
 }
-"""What proves more comes first: an inode that a process still maps, an unlink at the moment of the swap, a record of
-envguard's, then what others wrote down, then what only lies in the cache."""
+"""What proves more comes first: an inode that a process still maps, what an install that was cut short left, an
+unlink at the moment of the swap, a record of envguard's, then what others wrote down, then what only lies in the
+cache."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Sighting:
     cuda: str | None = None
     git_version: str | None = None
     archive: str | None = None
-    """Path of a uv cache archive that holds this build, so that it can be restored now."""
+    """Path of a uv cache archive that holds this build, or of what pip put aside: it can be restored from there."""
     prefix: str | None = None
     """The environment that it was seen in, where that was not this one: perhaps this one before it was moved."""
 
@@ -89,17 +91,18 @@ class Previous:
 
 
 def previous_builds(
-    name: str, group: Group, sightings: Iterable[Sighting], current: Version, current_build: str | None
+    name: str, until_ns: int, sightings: Iterable[Sighting], current: Version | None, current_build: str | None
 ) -> tuple[Previous, ...]:
-    """Candidates for what `group` replaced, best first; what is installed now is none of them."""
+    """Candidates for what was replaced or taken out by `until_ns`, best first; what is installed now is none."""
     found: dict[tuple[str, str | None], list[Sighting]] = {}
     for sighting in sightings:
-        if sighting.name != name or (sighting.time_ns is not None and sighting.time_ns > group.end_ns + clock.NS):
+        if sighting.name != name or (sighting.time_ns is not None and sighting.time_ns > until_ns + clock.NS):
             continue
         if sighting.build is not None and sighting.build == current_build:
             continue
         # A witness that leaves the local part out may mean what is there now as well.
-        if sighting.build is None and sighting.version.full in (current.full, current.declared, current.public):
+        now = (current.full, current.declared, current.public) if current is not None else ()
+        if sighting.build is None and sighting.version.full in now:
             continue
         found.setdefault((sighting.version.full, sighting.build), []).append(sighting)
     _join_vague(found)

@@ -27,11 +27,11 @@ def removal_findings(
 ) -> list[Draft]:
     """One for those that went between the same two moments, as `uv sync` or an uninstall of many leaves them; `told`
     are the runs that have a finding of their own, which names what they removed. What a restore of envguard's own
-    took away belongs to it."""
+    took away belongs to it, and so does what was cut short."""
     gone: dict[tuple[int, int, str] | str, list[Removal]] = {}
     for removal in packages.removals:
         event = removal.event
-        if removal.own is not None or event.transaction in told:
+        if removal.own is not None or removal.cut is not None or event.transaction in told:
             continue
         if event.transaction is not None and event.confidence == "weak":
             continue  # that a run was at work just then ties it to this environment no more than to another

@@ -8,13 +8,20 @@ from dataclasses import dataclass, field
 
 from envguard import clock
 from envguard.acquire.packages.archive_uses import ArchiveUse
+from envguard.acquire.packages.cut_short import CutShort
 from envguard.acquire.packages.installs import Install
 from envguard.acquire.packages.uv_cache import SDIST_BUCKET
 from envguard.model.event import Event
 from envguard.model.evidence import Confidence, Evidence
 from envguard.timeline import transactions as runs
 from envguard.timeline.happening import make_event
-from envguard.timeline.previous import Previous, Sighting, sighting_of_removal
+from envguard.timeline.previous import (
+    Previous,
+    Sighting,
+    previous_builds,
+    sighting_of_removal,
+    sightings_of_cache,
+)
 from envguard.timeline.records import Record, record_at
 from envguard.timeline.requirements import Graph
 from envguard.timeline.restored import Restored
@@ -40,6 +47,8 @@ class Removal:
     dated: bool = True
     previous: Previous | None = None
     own: Restored | None = None
+    cut: CutShort | None = None
+    """The install or removal that took it out and did not end."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,7 @@ class Known:
     records: tuple[Record, ...]
     restored: tuple[Restored, ...]
     present: Present
+    cut_short: tuple[CutShort, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,9 +79,10 @@ class Present:
 
 
 def read_removals(known: Known) -> tuple[Removal, ...]:
-    """Every package that went, each once: a restore's own word first, then the cache's moment, then a record's."""
+    """Every package that went, each once: a restore's own word first, then what is left of one, then the cache's
+    moment, then a record's."""
     current = {install.name: install for install in reversed(known.installs)}
-    own = tuple(_own(known.restored, current))
+    own = (*_own(known.restored, current), *_cut_short(known, current))
     found = [*own, *_in_runs(known, current, own), *_alone(known, current, own)]
     return (*found, *_recorded(known, current, found))
 
@@ -85,6 +96,28 @@ def _own(restored: Iterable[Restored], current: Mapping[str, Install]) -> Iterat
                 "package.removed", item.name, item.done_ns, None, text, [item.proof], from_=item.was, precision_s=1.0
             )
             yield Removal(event, item.done_ns, item.done_ns, own=item)
+
+
+def _cut_short(known: Known, current: Mapping[str, Install]) -> Iterator[Removal]:
+    """Taken out by what was cut short before anything had taken its place."""
+    for cut in known.cut_short:
+        if cut.mended is not None or cut.going is None or cut.began_ns is None or cut.package in current:
+            continue
+        left = Sighting(cut.package, Version(cut.going, cut.going), cut.began_ns, "leftovers", cut.evidence)
+        sightings = (left, *known.sightings, *sightings_of_cache(known.uses, ()))
+        before = previous_builds(cut.package, cut.began_ns, sightings, None, None)
+        previous = next(each for each in before if any(item.source == "leftovers" for item in each.sightings))
+        event = make_event(
+            "package.removed",
+            cut.package,
+            cut.began_ns,
+            None,
+            f"{cut.package} {cut.going} taken out, cut short: {cut.says}",
+            (*cut.evidence, *previous.evidence),
+            confidence="weak" if cut.doubt is not None else "strong",
+            from_=previous.version.full,
+        )
+        yield Removal(event, cut.began_ns, cut.began_ns, previous=previous, cut=cut)
 
 
 def _ours(own: Iterable[Removal], name: str, moment_ns: int) -> bool:
@@ -212,8 +245,13 @@ def _recorded(known: Known, current: Mapping[str, Install], told: Sequence[Remov
             if without is None and name not in record.there:
                 last[name] = (had, record)
         last.update(dict.fromkeys(record.there, (record, None)))
+    half = {cut.package for cut in known.cut_short if cut.mended is None}  # what is there of it belongs to that
     for name, (had, without) in last.items():
-        if name in current or any(item.event.subject == name and item.until_ns >= had.time_ns for item in told):
+        if (
+            name in current
+            or name in half
+            or any(item.event.subject == name and item.until_ns >= had.time_ns for item in told)
+        ):
             continue
         sighting = had.there[name]
         until = without.time_ns if without is not None else known.present.now_ns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
+from envguard.acquire.packages.cut_short import CutShort
 from envguard.acquire.packages.pip_logs import PipStep
 from envguard.acquire.project.watched_files import Watched
 from envguard.acquire.survey import Survey
@@ -22,6 +23,7 @@ def read_sightings(survey: Survey, records: Sequence[Record]) -> tuple[Sighting,
     stamps_first = sorted(records, key=lambda record: record.proof.witness != "stamp")
     return (
         *(sighting for record in stamps_first for sighting in record.sightings()),
+        *_leftovers(survey.cut_short),
         *_wandb(survey),
         *_written_by(survey),
         *pip_sightings(survey.pip_steps),
@@ -29,6 +31,23 @@ def read_sightings(survey: Survey, records: Sequence[Record]) -> tuple[Sighting,
         *_locks(survey.locks),
         *_cache_tags(survey),
     )
+
+
+def _leftovers(cut_short: Iterable[CutShort]) -> Iterable[Sighting]:
+    """What pip put aside was there until then, and lies there still."""
+    for cut in cut_short:
+        aside = cut.aside
+        if aside is not None and aside.version is not None:
+            version = Version(aside.version, cut.going or aside.version)
+            yield Sighting(
+                aside.name,
+                version,
+                aside.moved_ns,
+                "leftovers",
+                cut.evidence,
+                build=aside.build,
+                archive=aside.directory,
+            )
 
 
 def _wandb(survey: Survey) -> Iterable[Sighting]:

@@ -117,7 +117,9 @@ def test_what_an_interrupted_install_left_is_told_and_is_no_package(stage: Stage
     folder.rename(stage.site / "~emo-1.0.dist-info")
     found = read(stage)
     assert found.found == ()
-    assert kinds(found) == [("interrupted-install", "emo-1.0.dist-info")]
+    (aside,) = found.aside
+    assert (aside.name, aside.version, aside.was) == ("demo", "1.0", "demo-1.0.dist-info")
+    assert aside.moved_ns == (stage.site / "~emo-1.0.dist-info").stat().st_ctime_ns
 
 
 def test_two_dist_infos_stand_in_importlibs_order(stage: Stage) -> None:

@@ -168,7 +168,7 @@ def test_witnesses_of_the_previous_build_are_ranked_by_what_they_prove() -> None
     (group,), _ = runs(made("torch", 0, 0.1, version="2.11.0+cu130"))
     current = Version("2.11.0+cu130", "2.11.0+cu130")
     found = previous_builds(
-        "torch", group,
+        "torch", group.end_ns,
         [
             sighting("cache", "2.9.0+cu126", -5000, "b9", "/c/9"), sighting("wandb", "2.11.0+cu128", -900),
             sighting("removal", "2.11.0+cu128", -0.01, "b1", "/c/1"), sighting("lock-file", "2.11.0", -9000),
@@ -185,5 +185,7 @@ def test_witnesses_of_the_previous_build_are_ranked_by_what_they_prove() -> None
 def test_another_build_of_the_same_version_is_a_candidate_of_its_own() -> None:
     (group,), _ = runs(made("torch", 0, 0.1, version="2.11.0+cu128"))
     current = Version("2.11.0+cu128", "2.11.0+cu128")
-    found = previous_builds("torch", group, [sighting("removal", "2.11.0+cu128", 0, "other", "/c/o")], current, "now")
+    found = previous_builds(
+        "torch", group.end_ns, [sighting("removal", "2.11.0+cu128", 0, "other", "/c/o")], current, "now"
+    )
     assert [item.first("build") for item in found] == ["other"]

@@ -24,10 +24,11 @@ from envguard.model.evidence import Evidence, Unknown
 from envguard.report.timeline import render
 from envguard.restore.witnesses import also_named, from_packages
 from envguard.timeline.causes import LOADED
-from envguard.timeline.findings import _way_back, why
+from envguard.timeline.findings import why
 from envguard.timeline.happening import make_event
 from envguard.timeline.inferred import inferred_swaps
 from envguard.timeline.log_events import RateChange
+from envguard.timeline.old_build import way_back
 from envguard.timeline.packages import Packages
 from envguard.timeline.previous import Previous, Sighting
 from envguard.timeline.run_findings import fall_findings
@@ -115,9 +116,9 @@ def test_a_copy_that_can_be_restored_is_told_with_the_way() -> None:
     identity = fingerprint().id
     proofs = (Evidence(witness="wandb", path="r", field="line 1", value="torch==2.11.0"),)
     stamped = (*proofs, Evidence(witness="stamp", path="c/envguard.json", field="packages", value=identity))
-    assert _way_back(BUILD, "step 690") == "`envguard restore 'step 690'`"
-    assert _way_back(replace(BUILD, evidence=stamped), None) == f"`envguard restore {identity}`"
-    assert "saved before this" in _way_back(replace(BUILD, evidence=proofs), None)
+    assert way_back(BUILD, "step 690") == "`envguard restore 'step 690'`"
+    assert way_back(replace(BUILD, evidence=stamped), None) == f"`envguard restore {identity}`"
+    assert "saved before this" in way_back(replace(BUILD, evidence=proofs), None)
 
 
 def test_two_builds_of_one_version_are_told_apart() -> None:

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from envguard.acquire.packages.cached_archives import archive_folders, holds
-from envguard.acquire.packages.distributions import canonical
-from envguard.acquire.packages.metadata import MAX_METADATA, parse_headers
+from envguard.acquire.packages.metadata import MAX_METADATA, canonical, parse_headers
 from envguard.acquire.packages.record_file import build_identity, parse_record
 from envguard.acquire.processes.own_process import MappedFile
 from envguard.acquire.seam.host import Host

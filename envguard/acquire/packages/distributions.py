@@ -19,11 +19,13 @@ from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.metadata import (
     MAX_METADATA,
     DirectUrl,
+    canonical,
     header_of,
     parse_direct_url,
     parse_headers,
     parse_requires_txt,
 )
+from envguard.acquire.packages.pip_stash import Aside, read_aside
 from envguard.acquire.packages.record_file import RecordFile, parse_record
 from envguard.acquire.packages.shadowing import find_shadowed
 from envguard.acquire.seam.host import Host
@@ -89,6 +91,8 @@ class Distributions:
     """Modules that another one on the path hides; distributions that lose are told by `duplicates`."""
     problems: tuple[Problem, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    aside: tuple[Aside, ...] = ()
+    """Versions that pip put aside for an install or a removal that never ended."""
 
     def of(self, name: str) -> Distribution | None:
         """The distribution of a normalised name that `importlib.metadata` names."""
@@ -103,6 +107,10 @@ class Distributions:
                 wanted = next((row.hash for row in rows if row.path == path), None)
                 if wanted is not None:
                     yield other, wanted
+
+    def beside(self, aside: Aside) -> tuple[Distribution, ...]:
+        """What is installed now of a package of which pip put a version aside."""
+        return tuple(each for each in self.found if (each.location, each.name) == (aside.location, aside.name))
 
     def duplicates(self) -> dict[str, tuple[Distribution, ...]]:
         """Names that more than one distribution claims, each with its claimants in order."""
@@ -120,14 +128,6 @@ def managed_by(dist: Distribution) -> str | None:
     if installer not in ("pip", "uv") and _SYSTEM_SITE.fullmatch(dist.location):
         return f"managed by the distribution ({dist.location})"
     return None
-
-
-def canonical(name: str) -> str:
-    """The normalised name of PEP 503, as `packaging.utils.canonicalize_name` gives it.
-
-    Written out, since that module costs a training process more to import than all the rest of a stamp.
-    """
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 Parsed = dict[str, tuple[bytes, Distribution]]
@@ -160,7 +160,7 @@ def read_distributions(host: Host, env: Environment, parsed: Parsed | None = Non
         reader.read_folder(entry.path, listings[entry.path])
     shadowed = find_shadowed(host, env, listings)
     found = tuple(each for each in reader.found if not _is_build_remains(each, reader.found))
-    return Distributions(found, shadowed, tuple(notes.problems), tuple(notes.unknown))
+    return Distributions(found, shadowed, tuple(notes.problems), tuple(notes.unknown), tuple(reader.aside))
 
 
 class _Reader:
@@ -169,18 +169,18 @@ class _Reader:
         self.notes = notes
         self.parsed = parsed
         self.found: list[Distribution] = []
+        self.aside: list[Aside] = []
         # Folders that an editable install put on the path: what lies there is the source itself.
         self.sources = {line.path for line in env.pth if line.kind == "path" and _is_editable_pth(line.file)}
 
     def read_folder(self, location: str, names: tuple[tuple[str, str], ...]) -> None:
         """Takes every dist-info and egg-info of one folder, in the order in which importlib would."""
         here: list[Distribution] = []
+        self.aside += read_aside(self.host, location, (name for name, _ in names))
         for name, kind in names:
             if name.startswith("~"):
-                if name.endswith((".dist-info", ".egg-info")):
-                    says = "left behind by an install or removal that did not finish"
-                    self.notes.problem("interrupted-install", name.lstrip("~-"), says, f"{location}/{name}")
-            elif name.endswith(".dist-info"):
+                continue  # pip's own, and no package
+            if name.endswith(".dist-info"):
                 if kind in ("file", "other"):
                     says = "a file where the folder of its metadata belongs: it is listed with no version"
                     self.notes.problem(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -20,6 +21,7 @@ from envguard.acquire.torch.torch_build import UnreadableVersion, read_version_f
 from envguard.model.evidence import Evidence, Unknown
 
 if TYPE_CHECKING:
+    from envguard.acquire.packages.cut_short import CutShort
     from envguard.acquire.packages.distributions import Distribution, Distributions
 
 LinkMode = Literal["hardlink", "symlink", "own inode"]
@@ -68,6 +70,8 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
     full_version: str | None
     """With the local part that `version.py` gives where METADATA leaves it out."""
     evidence: tuple[Evidence, ...]
+    cut_short: str | None = None
+    """How far it had come when it was cut short; None where it ended."""
 
 
 class Installs(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +93,19 @@ def read_installs(host: Host, distributions: Distributions) -> Installs:
             why = f"{distribution.directory}: {error.strerror or error}"
             unknown.append(Unknown(f"install time of {distribution.name}", why))
     return Installs(found=tuple(found), unknown=tuple(unknown))
+
+
+def with_ends(installs: Iterable[Install], cut_short: Iterable[CutShort]) -> Iterator[Install]:
+    """The installs, each with whether it was cut short. A dist-info of which nothing but its folder is left, or has
+    come, is no install: its files tell neither a version nor a build."""
+    cut = {(item.location, item.package): item for item in cut_short if item.mended is None}
+    for install in installs:
+        item = cut.get((install.location, install.name))
+        if item is None:
+            yield install
+        elif not item.hollow:
+            proofs = tuple(dict.fromkeys((*install.evidence, *item.evidence)))
+            yield msgspec.structs.replace(install, cut_short=item.says, evidence=proofs)
 
 
 def _owners(distributions: Distributions) -> Counter[str]:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from envguard.acquire.packages.cut_short import SAME_CHANGE_NS, never_ended
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.record_file import Row, normalised
@@ -25,8 +26,6 @@ from envguard.acquire.seam.host import Host, NotRecorded, Process, Stat
 from envguard.model.event import LOST
 from envguard.model.evidence import Unknown
 
-SAME_CHANGE_NS = 20_000_000
-"""An entry and the time of its folder are of one change: apart by a few ticks of the kernel's clock at most."""
 _GONE = (errno.ENOENT, errno.ENOTDIR)
 _PIP = re.compile(r"pip[0-9.]*$")
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?$")
@@ -106,7 +105,7 @@ def read_lost(
             continue
         tree = trees.of(dist.location)
         absent, empty = _suspects(dist.record.rows, tree) if tree else ([], [])
-        if not (absent or empty) or _never_ended(dist):
+        if not (absent or empty) or never_ended(dist):
             continue
         lost = _examine(host, dist, trees, absent, empty, unknown)
         if lost is not None:
@@ -129,12 +128,6 @@ def _suspects(rows: Iterable[Row], tree: Mapping[str, Stat]) -> tuple[list[Row],
         elif row.size and not stat.size and stat.kind == "file":
             empty.append(row)
     return list(normalised(absent)), list(normalised(empty))
-
-
-def _never_ended(dist: Distribution) -> bool:
-    own = posixpath.basename(dist.directory)
-    listed = dist.record is not None and any(row.path == f"{own}/INSTALLER" for row in dist.record.rows)
-    return dist.installer is None and not listed
 
 
 def _examine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import msgspec
@@ -62,6 +63,14 @@ def parse_direct_url(data: bytes) -> DirectUrl:
         requested_revision=vcs.requested_revision,
         archive_hash=f"sha256={sha256}" if sha256 else archive.hash,
     )
+
+
+def canonical(name: str) -> str:
+    """The normalised name of PEP 503, as `packaging.utils.canonicalize_name` gives it.
+
+    Written out, since that module costs a training process more to import than all the rest of a stamp.
+    """
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def header_of(data: bytes) -> bytes:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from envguard.acquire.machine.zone import Span, Zone, parse_moment
-from envguard.acquire.packages.distributions import canonical
+from envguard.acquire.packages.metadata import canonical
 from envguard.acquire.seam.host import Host
 from envguard.model.evidence import Unknown
 

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from envguard.acquire.packages.distributions import Distribution, canonical, path_of_url
+from envguard.acquire.packages.distributions import Distribution, path_of_url
 from envguard.acquire.packages.environment import Environment
+from envguard.acquire.packages.metadata import canonical
 from envguard.acquire.packages.shadowing import Listing, modules_of
 from envguard.acquire.seam.host import Host
 

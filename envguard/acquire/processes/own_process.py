@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from envguard.acquire.packages.distributions import Distribution, canonical
+from envguard.acquire.packages.distributions import Distribution
+from envguard.acquire.packages.metadata import canonical
 from envguard.acquire.packages.pip_stash import before_pip
 from envguard.acquire.packages.record_file import parse_record
 from envguard.acquire.processes.loading import (

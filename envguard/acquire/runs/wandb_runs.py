@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from envguard.acquire.machine.zone import Span, Zone, parse_moment
-from envguard.acquire.packages.distributions import canonical
+from envguard.acquire.packages.metadata import canonical
 from envguard.acquire.seam.host import Host
 from envguard.model.evidence import Unknown
 
