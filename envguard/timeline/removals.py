@@ -50,7 +50,8 @@ class Known:
     uses: tuple[ArchiveUse, ...]
     groups: tuple[Group, ...]
     graph: Graph
-    sightings: tuple[Sighting, ...]
+    sightings: Mapping[str, Sequence[Sighting]]
+    """By package."""
     records: tuple[Record, ...]
     restored: tuple[Restored, ...]
     present: Present
@@ -156,9 +157,9 @@ def seen_here(use: ArchiveUse, known: Known) -> Sighting | None:
     was not."""
     moment, name = use.last_link_change_ns or 0, use.archive.name
     last = record_at(known.records, moment)
-    for sighting in known.sightings:
+    for sighting in known.sightings.get(name, ()):
         same = sighting.version.full in (use.full_version, use.archive.version)
-        if sighting.name == name and same and sighting.time_ns is not None and sighting.time_ns <= moment:
+        if same and sighting.time_ns is not None and sighting.time_ns <= moment:
             if last is not None and last.time_ns > sighting.time_ns and name not in last.there:
                 continue
             return sighting
@@ -215,11 +216,12 @@ def _recorded(known: Known, current: Mapping[str, Install], told: Sequence[Remov
     for name, (had, without) in last.items():
         if name in current or any(item.event.subject == name and item.until_ns >= had.time_ns for item in told):
             continue
-        sighting = had.there[name]
+        sighting = had.sighting(name)
+        assert sighting is not None  # what is `there` has a version
         until = without.time_ns if without is not None else known.present.now_ns
         proofs = [*sighting.evidence, *((without.proof,) if without is not None else ())]
         # The folder that held it tells by when it had gone, as long as nothing else came to it or went.
-        changed = known.present.site_changes.get(folder := had.folders[name])
+        changed = known.present.site_changes.get(folder := had.there[name])
         seen_gone = changed is not None and had.time_ns < changed <= until
         if changed is not None and seen_gone:
             until = changed

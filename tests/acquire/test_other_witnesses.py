@@ -30,6 +30,7 @@ from envguard.state import journal
 from envguard.timeline.code_events import git_events
 from envguard.timeline.findings import driver_findings
 from envguard.timeline.system_events import cache_events, driver_mismatch, own_events
+from tests.fingerprint.made import fingerprint, package
 
 ZONE = Zone(UTC, "test")
 HOST = LiveHost()
@@ -172,6 +173,22 @@ def test_own_journal_with_a_torn_line(tmp_path: Path) -> None:
     (state / "runs" / "x.json").write_text("{}")
     assert read_run_records(HOST, str(state), unknown) == ()
     assert unknown[-1].what.endswith("x.json")
+
+
+def test_a_journal_of_any_length_is_read_to_its_end_and_held_once(tmp_path: Path) -> None:
+    """It was read up to 256 MB: of a longer one the newest entries were missing, and nobody was told."""
+    taken = fingerprint(*(package(f"p{number}") for number in range(20)))
+    for _ in range(3):
+        journal.append_snapshot(tmp_path, taken, None)
+    with journal.journal_file(tmp_path).open("ab") as stream:
+        stream.truncate(300 << 20)
+    journal.append_snapshot(tmp_path, taken, None)
+    unknown: list[Unknown] = []
+    found = read_journal(HOST, str(tmp_path), unknown) or ()
+    assert [entry.fingerprint == taken for entry in found] == [True] * 4
+    assert [item.why for item in unknown] == ["1 lines are torn or no entries"]
+    lists = {id(entry.fingerprint.packages) for entry in found if entry.fingerprint is not None}
+    assert len(lists) == 1, "equal packages are held as often as they were recorded"
 
 
 def test_configured_data_that_is_missing_or_empty_is_unknown(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_log_read_in_pieces_is_the_log_read_whole(tmp_path: Path, monkeypatch:
     rows = [{"step": i, "time": BASE + i, "tok_s": 100.0 + i, "q_hs": [i // 40], "samples": 5} for i in range(500)]
     path = write(tmp_path / "log.jsonl", rows)
     whole = read(path)
-    monkeypatch.setattr("envguard.acquire.runs.log_files.CHUNK", 777)
+    monkeypatch.setattr("envguard.acquire.seam.lines.CHUNK", 777)
     pieces = read(path)
     assert (pieces.line, pieces.step, pieces.rate, pieces.held) == (whole.line, whole.step, whole.rate, whole.held)
     assert whole.value("q_hs", 41) == "[1]"

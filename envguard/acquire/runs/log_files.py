@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,12 +20,6 @@ NAMES: dict[LogKind, tuple[str, ...]] = {
 NOT_LOGS = ("requirements*.txt", "*.lock", "package*.json", "tokenizer*.json*", "*data*.jsonl", "*dataset*.jsonl")
 DEPTH = 2
 MOST = 200
-CHUNK = 2 << 20
-"""Bytes read at once: what a reader makes of them is many times as large."""
-LONGEST = 1 << 20
-"""Bytes that a line may have: a longer one is none that a person or a trainer wrote."""
-HEAD = 4096
-"""Bytes that are kept of one that is longer."""
 SKIP = frozenset({".git", "node_modules", "__pycache__", "site-packages", "wandb", ".venv", "venv", ".envguard"})
 
 
@@ -109,32 +103,3 @@ def _by_content(host: Host, path: str) -> LogKind:
         return "jsonl" if host.read(path, 64).lstrip()[:1] == b"{" else "text"
     except OSError:
         return "text"  # the reader of text logs meets the same error and reports it
-
-
-def read_blocks(host: Host, log: LogFile) -> Iterator[tuple[int, bytes]]:
-    """(number of the first line, whole lines) of a log read in pieces; what is appended meanwhile is left.
-
-    Of a line beyond `LONGEST` only the beginning is handed out, so that a binary file or a hole of a gigabyte costs
-    its reading and no memory. The last line comes as it stands, with or without its newline.
-    """
-    offset, rest, number, skipping = 0, b"", 1, False
-    while offset < log.stat.size:
-        piece = host.read(log.path, min(CHUNK, log.stat.size - offset), offset)
-        if not piece:
-            break
-        offset += len(piece)
-        if skipping:
-            at = piece.find(b"\n")
-            if at < 0:
-                continue
-            piece, skipping = piece[at:], False
-        block = rest + piece
-        cut = block.rfind(b"\n") + 1
-        rest = block[cut:]
-        if len(rest) > LONGEST:
-            rest, skipping = rest[:HEAD], True
-        if cut:
-            yield number, block[:cut]
-            number += block.count(b"\n", 0, cut)
-    if rest.strip():
-        yield number, rest
