@@ -10,12 +10,13 @@ import zipfile
 from datetime import UTC
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from envguard.acquire.machine.zone import Zone
-from envguard.acquire.packages.pip_logs import parse_pip_log
+from envguard.acquire.packages.pip_logs import parse_pip_log, read_pip_logs
 from envguard.acquire.project.git_history import read_git_history
-from envguard.acquire.project.shell_history import parse_history
+from envguard.acquire.project.shell_history import parse_history, read_shell_history
 from envguard.acquire.project.watched_files import read_trees
 from envguard.acquire.runs.checkpoint_metadata import read_checkpoint_metadata
 from envguard.acquire.runs.checkpoints import find_checkpoints
@@ -96,7 +97,7 @@ def test_pip_log_lines_with_and_without_stamps() -> None:
         "2026-05-18T20:52:40,500 Successfully installed flashinfer-python-0.6.1 torch-2.11.0+cu130 my-pkg-1.0.post1\n"
         "  Found existing installation: numpy 2.0.0\n"
     )
-    steps = parse_pip_log("pip.log", text, ZONE)
+    steps = parse_pip_log("pip.log", enumerate(text.splitlines(), 1), ZONE)
     assert [(step.what, step.name, step.version, step.line) for step in steps] == [
         ("found", "torch", "2.11.0+cu128", 1), ("removed", "torch", "2.11.0+cu128", 2),
         ("installed", "flashinfer-python", "0.6.1", 3), ("installed", "torch", "2.11.0+cu130", 3),
@@ -114,10 +115,27 @@ def test_pip_log_lines_with_and_without_stamps() -> None:
     ],
 )
 def test_three_shells_keep_times_in_three_ways(name: str, text: str) -> None:
-    commands = parse_history(name, text)
-    assert [(command.text, command.time_ns) for command in commands] == [
-        ("ls", None), ("rm -rf /tmp/torchinductor_root", 1_779_100_000 * NS)
-    ]  # fmt: skip
+    (command,) = parse_history(name, enumerate(text.splitlines(), 1))
+    assert (command.text, command.time_ns) == ("rm -rf /tmp/torchinductor_root", 1_779_100_000 * NS)
+
+
+def test_the_newest_lines_of_long_files_are_read(tmp_path: Path) -> None:
+    """Of a long shell history and pip log the first megabytes were read: what was typed last was not known, and
+    nothing said so."""
+    history = b"#1779000000\nls -l some/folder/with/a/long/name/of/no/interest\n" * 150_000
+    (tmp_path / ".bash_history").write_bytes(
+        history + b"#1779100000\nuv cache prune --token hf_0123456789abcdefXYZ\n"
+    )
+    (command,) = read_shell_history(HOST, msgspec.structs.replace(HOST.machine(), home=str(tmp_path)), [])
+    assert command.text.startswith("uv cache prune --token ")
+    assert "hf_" not in command.text
+    assert (command.line, command.time_ns) == (300_002, 1_779_100_000 * NS)
+    with (tmp_path / "pip.log").open("wb") as stream:
+        stream.truncate(66 << 20)
+        stream.seek(0, os.SEEK_END)
+        stream.write(b"\n2026-05-18T20:52:12,001 Successfully uninstalled torch-2.11.0+cu128\n")
+    (step,) = read_pip_logs(HOST, (str(tmp_path),), None, ZONE, [])
+    assert (step.what, step.name, step.line) == ("removed", "torch", 2)
 
 
 class Forbidden:

@@ -14,7 +14,9 @@ HEAD = 4096
 """Bytes that are kept of one that is longer."""
 
 
-def blocks(host: Host, path: str, size: int | None = None, longest: int = LONGEST) -> Iterator[tuple[int, bytes]]:
+def blocks(
+    host: Host, path: str, size: int | None = None, longest: int = LONGEST, chunk: int | None = None
+) -> Iterator[tuple[int, bytes]]:
     """(number of the first line, whole lines) of the first `size` bytes; without a size, of all that is there.
 
     Of a line beyond `longest` only the beginning is handed out, so that a binary file or a hole of a gigabyte costs
@@ -22,7 +24,8 @@ def blocks(host: Host, path: str, size: int | None = None, longest: int = LONGES
     """
     offset, rest, number, skipping = 0, b"", 1, False
     while size is None or offset < size:
-        limit = CHUNK if size is None else min(CHUNK, size - offset)
+        limit = chunk or CHUNK
+        limit = limit if size is None else min(limit, size - offset)
         piece = host.read(path, limit, offset)
         offset += len(piece)
         ended = len(piece) < limit
@@ -41,6 +44,13 @@ def blocks(host: Host, path: str, size: int | None = None, longest: int = LONGES
             break
     if rest.strip():
         yield number, rest
+
+
+def lines(host: Host, path: str, chunk: int | None = None) -> Iterator[tuple[int, str]]:
+    """(number, text) of each line of a text file, without its newline. Raises OSError."""
+    for first, block in blocks(host, path, chunk=chunk):
+        for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), first):
+            yield number, line.decode("utf-8", "replace")
 
 
 def backwards(host: Host, path: str) -> Iterator[bytes]:
