@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envguard.acquire.machine import boots, driver, package_logs
 from envguard.acquire.machine.zone import Zone, read_zone
@@ -36,6 +36,7 @@ from envguard.acquire.runs import (
 )
 from envguard.acquire.runs.checkpoints import Checkpoints, find_checkpoints
 from envguard.acquire.runs.elsewhere import other_environment
+from envguard.acquire.runs.shared import SharedPackages
 from envguard.acquire.seam.host import Host, Machine
 from envguard.acquire.section import Notes
 from envguard.acquire.torch import compile_times
@@ -178,7 +179,7 @@ def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
     seen.unknown += [Unknown(f"time of {item.higher.name}", item.says) for item in seen.checkpoints.disorder]
     if not seen.checkpoints.roots:
         seen.lacks("checkpoint", "none of the places to look in exists")
-    found = []
+    found, shared = [], SharedPackages()
     for checkpoint in seen.checkpoints.found:
         try:
             stamp = stamps.read_stamp(host, checkpoint)
@@ -186,6 +187,8 @@ def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
             seen.unknown.append(Unknown(f"stamp of {checkpoint.name}", error.strerror or str(error)))
             continue
         if stamp is not None:
+            if stamp.fingerprint is not None:
+                stamp = replace(stamp, fingerprint=shared.of(stamp.fingerprint))
             found.append(stamp)
             if stamp.why_not is not None:
                 seen.unknown.append(Unknown(f"stamp of {checkpoint.name}", stamp.why_not))

@@ -15,8 +15,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import msgspec
-
 from envguard.acquire.runs.checkpoints import (
     STAMP_NAME,
     STAMP_SUFFIX,
@@ -27,11 +25,13 @@ from envguard.acquire.runs.checkpoints import (
     nearest_names,
     read_checkpoint,
     short_name,
+    short_names,
 )
 from envguard.acquire.runs.hparams import find_hparams
 from envguard.acquire.runs.own_records import read_journal
-from envguard.acquire.runs.stamps import Altered, NoFingerprint, believed, parse_fingerprint, read_stamp
+from envguard.acquire.runs.stamps import Altered, NoFingerprint, parse_fingerprint, read_stamp
 from envguard.acquire.seam.host import Host
+from envguard.acquire.seam.lines import backwards
 from envguard.acquire.section import reason
 from envguard.errors import InputError, UsageError
 from envguard.fingerprint.lock import lock_kind, parse_lock
@@ -79,8 +79,9 @@ def resolve_default(places: Places, resuming: str | None = None) -> Reference:
     checkpoints = places.checkpoints()
     doubts = [f"{item.what} could not be read: {item.why}" for item in checkpoints.unknown]
     passed_over: list[Reference] = []
+    names = short_names(checkpoints.found)
     for checkpoint in reversed(checkpoints.newest_run()):
-        found = of_checkpoint(checkpoint, places.host, short_name(checkpoint, checkpoints.found))
+        found = of_checkpoint(checkpoint, places.host, names[checkpoint.path])
         if found.fingerprint is not None or found.altered:
             doubts += [item.says for item in checkpoints.disorder if checkpoint in (item.lower, item.higher)]
             return replace(found, notes=(*found.notes, *_passed_over(passed_over), *doubts))
@@ -317,16 +318,19 @@ def _journal_entry(number: int, places: Places) -> Reference:
         raise UsageError("@0 is no journal entry", "@1 is the last snapshot, `live` is now")
     path = posixpath.join(places.state, posixpath.basename(_journal_path(places)))
     try:
-        snapshots = list(_snapshots(places.host.read(path)))
+        count = 0
+        for line in backwards(places.host, path):
+            entry = journal.entry(line) or {}
+            count += entry.get("kind") == "snapshot" and "fingerprint" in entry
+            if count == number:
+                taken = _parsed(f"@{number}", entry["fingerprint"], path)
+                return Reference(f"@{number}", "journal", path, fingerprint=taken)
     except FileNotFoundError:
-        snapshots = []
+        count = 0
     except OSError as error:
         raise _unreadable("the journal", path, error) from error
-    if number > len(snapshots):
-        count = f"{len(snapshots)} snapshot{'' if len(snapshots) == 1 else 's'}"
-        raise InputError(f"there is no @{number}: the journal holds {count}", "`envguard snapshot` adds one")
-    taken = _converted(f"@{number}", snapshots[-number], path)
-    return Reference(f"@{number}", "journal", path, fingerprint=taken)
+    held = f"{count} snapshot{'' if count == 1 else 's'}"
+    raise InputError(f"there is no @{number}: the journal holds {held}", "`envguard snapshot` adds one")
 
 
 def _of_id(text: str, places: Places) -> Reference:
@@ -336,9 +340,10 @@ def _of_id(text: str, places: Places) -> Reference:
         if found.fingerprint is not None and found.fingerprint.id == text:
             return found
     for entry in reversed(read_journal(places.host, places.state, unknown) or ()):
-        if entry.kind == "snapshot" and entry.fields.get("id") == text and "fingerprint" in entry.fields:
-            taken = _converted(text, entry.fields["fingerprint"], entry.path)
-            return Reference(text, "journal", entry.path, fingerprint=taken)
+        if entry.kind == "snapshot" and entry.fields.get("id") == text:
+            if entry.why_not is not None:
+                raise InputError(f"{text} cannot be read: {entry.why_not}", f"it is in {entry.path}")
+            return Reference(text, "journal", entry.path, fingerprint=entry.fingerprint)
     if places.baseline is not None and places.host.find(places.baseline) is not None:
         found = _of_fingerprint_file(BASELINE, places.baseline, places.host, "baseline")
         if found.fingerprint is not None and found.fingerprint.id == text:
@@ -349,12 +354,12 @@ def _of_id(text: str, places: Places) -> Reference:
     )
 
 
-def _converted(label: str, taken: object, path: str) -> Fingerprint:
+def _parsed(label: str, data: bytes, path: str) -> Fingerprint:
     try:
-        return believed(taken)
+        return parse_fingerprint(data)
     except Altered as error:
         raise _unbelievable(label, path, error) from error
-    except msgspec.ValidationError as error:
+    except NoFingerprint as error:
         raise InputError(f"{label} cannot be read: {error}", f"it is in {path}") from error
 
 
@@ -362,9 +367,3 @@ def _journal_path(places: Places) -> str:
     from pathlib import Path
 
     return str(journal.journal_file(Path(places.state), places.host.machine().host))
-
-
-def _snapshots(data: bytes) -> Iterator[object]:
-    for entry in journal.entries(data):
-        if entry is not None and entry.get("kind") == "snapshot" and "fingerprint" in entry:
-            yield entry["fingerprint"]

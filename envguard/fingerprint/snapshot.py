@@ -18,13 +18,13 @@ from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.section import Notes
 from envguard.config import Config
 from envguard.fingerprint.packages import closely, cuda_of, judge_pth, packages_of, with_sources
-from envguard.fingerprint.surroundings import TORCH_OF, Wish, read_surroundings
+from envguard.fingerprint.surroundings import Wish, read_surroundings
 from envguard.model import plain
 from envguard.model.fingerprint import Fingerprint, Torch
 from envguard.model.identity import fingerprint_id
 from envguard.project import Project
 from envguard.state import digests as digest_store
-from envguard.state.digests import Digests
+from envguard.state.digests import TORCH_OF, Digests
 
 Progress = Callable[[int], None]
 
@@ -175,10 +175,9 @@ def build_remembered(
     memo: Memo, version: str, git_version: str | None, libraries: Mapping[str, str | None]
 ) -> str | None:
     """The one build whose torch had this version and these build-ids when it lay on disk; None where none did."""
-    prefix = "torch of "
     found = []
-    for name in [name for name in memo if name.startswith(prefix)]:
-        build = name.removeprefix(prefix)
+    for name in [name for name in memo if name.startswith(TORCH_OF)]:
+        build = name.removeprefix(TORCH_OF)
         torch = remembered_torch(memo, build)
         if torch is None or (torch.version, torch.git_version) != (version, git_version):
             continue

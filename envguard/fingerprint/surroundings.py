@@ -28,9 +28,8 @@ from envguard.config import Config
 from envguard.fingerprint.pairs import check_driver, check_pairs
 from envguard.fingerprint.variables import read_variables
 from envguard.model import fingerprint as model
+from envguard.state.digests import TORCH_OF
 
-TORCH_OF = "torch of "
-"""Before a build identity of torch: the memo's question under which a snapshot keeps what it read of that build."""
 STAMP_BUDGET = 64 << 20
 """Bytes of a data set, and of a cache's compiled files, that a stamp hashes at most inside a training process;
 `snapshot` hashes the rest."""
@@ -126,11 +125,9 @@ def _processes(host: Host, wish: Wish, env: Environment, memo: Memo, notes: Note
 def _known_builds(memo: Memo) -> dict[str, str]:
     """Build-id of a torch library → full version, of every torch that an earlier snapshot read."""
     found: dict[str, str] = {}
-    for question, text in memo.items():
-        if not question.startswith(TORCH_OF):
-            continue
+    for question in [question for question in memo if question.startswith(TORCH_OF)]:
         try:
-            torch = msgspec.json.decode(text, type=model.Torch)
+            torch = msgspec.json.decode(memo[question], type=model.Torch)
         except msgspec.MsgspecError:
             continue  # of another version of envguard
         if torch.version is not None:

@@ -169,7 +169,7 @@ class View:
         from rich.text import Text
 
         table = Table.grid(padding=(0, 1), expand=True)
-        table.add_column(width=5, justify="right", style="dim")
+        table.add_column(width=max(5, len(f"[{len(self.report.events)}]")), justify="right", style="dim")
         table.add_column(width=13, justify="right")
         cells = [Text(f"[{index}]"), Text(at)]
         if self.console.width >= WIDE:

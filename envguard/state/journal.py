@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +52,11 @@ def append_snapshot(state: Path, fingerprint: Fingerprint, into: str | None) -> 
     append(state, "snapshot", entry, fingerprint.taken_at)
 
 
-def entries(data: bytes) -> Iterator[dict[str, Any] | None]:
-    """Each line of a journal as an object, None for one that is torn or no object."""
-    for line in data.splitlines():
-        if not line.strip():
-            continue
-        try:
-            value = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            yield None
-            continue
-        yield value if isinstance(value, dict) else None
+def entry(line: bytes) -> dict[str, Any] | None:
+    """A line of a journal as an object, None for one that is torn or no object. The fingerprint of a snapshot is left
+    as the JSON that it is (`msgspec.Raw`): it is nearly all of the line, and few who read a journal want it."""
+    try:
+        raw = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        return {name: value if name == "fingerprint" else msgspec.json.decode(value) for name, value in raw.items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

@@ -29,13 +29,12 @@ from envguard.timeline.log_events import RateChange
 from envguard.timeline.lost_events import Loss, read_losses
 from envguard.timeline.lost_findings import Asked, loss_findings, sound_in
 from envguard.timeline.packages import Packages, read_packages
-from envguard.timeline.previous import Sighting
 from envguard.timeline.records import Record, own_records, read_records
 from envguard.timeline.removal_findings import removal_findings
 from envguard.timeline.removals import Present
 from envguard.timeline.requirements import Graph, build_graph
 from envguard.timeline.restored import read_restored
-from envguard.timeline.sightings import read_sightings
+from envguard.timeline.sightings import Sightings, read_sightings
 from envguard.timeline.throughput import read_throughput
 
 SLACK_S = 0.001
@@ -62,7 +61,7 @@ class Bounds:
 class Understood:
     """Everything that a survey tells, unbounded."""
 
-    sightings: tuple[Sighting, ...]
+    sightings: Sightings
     packages: Packages
     events: tuple[Event, ...]
     changes: tuple[RateChange, ...]
@@ -84,7 +83,7 @@ def packages_of(survey: Survey) -> Packages:
     return _packages(survey, _requirements(survey), read_sightings(survey, records), own_records(records))
 
 
-def _packages(survey: Survey, graph: Graph, sightings: tuple[Sighting, ...], own: tuple[Record, ...]) -> Packages:
+def _packages(survey: Survey, graph: Graph, sightings: Sightings, own: tuple[Record, ...]) -> Packages:
     # Where a folder of packages could not be listed, what is not found there need not be gone.
     whole = not any(item.what.startswith("packages in ") for item in survey.distributions.unknown)
     now_ns = int(survey.machine.now * clock.NS) if whole else None

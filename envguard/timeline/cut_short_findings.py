@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from envguard import clock
 from envguard.acquire.packages.cut_short import CutShort
@@ -24,14 +24,16 @@ _BY_HAND = "a folder that was copied there by hand looks the same, and so does w
 _EMPTIED = "a dist-info that was emptied by hand looks the same"
 
 
-def to_tell(cut_short: Iterable[CutShort], sightings: Sequence[Sighting]) -> tuple[CutShort, ...]:
+def to_tell(cut_short: Iterable[CutShort], sightings: Mapping[str, Sequence[Sighting]]) -> tuple[CutShort, ...]:
     """Without folders of code that have no date, or that a record knows as a package's: it was uninstalled since."""
-    known = {(item.name, item.time_ns) for item in sightings if item.time_ns is not None}
+
+    def known_since(name: str, moment_ns: int) -> bool:
+        return any(item.time_ns is not None and item.time_ns >= moment_ns for item in sightings.get(name, ()))
+
     return tuple(
         cut
         for cut in cut_short
-        if not cut.loose
-        or (cut.began_ns is not None and not any(name == cut.package and at >= cut.began_ns for name, at in known))
+        if not cut.loose or (cut.began_ns is not None and not known_since(cut.package, cut.began_ns))
     )
 
 

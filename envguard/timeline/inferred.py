@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from envguard import clock
@@ -10,27 +10,28 @@ from envguard.model.event import Event
 from envguard.timeline.happening import make_event
 from envguard.timeline.packages import Packages
 from envguard.timeline.previous import Sighting
+from envguard.timeline.transactions import Group
 
 DATED = ("stamp", "journal", "wandb", "train-log", "pip-log")
 """Sources whose time says when the version was there."""
 
 
-def inferred_swaps(sightings: Iterable[Sighting], packages: Packages) -> list[Event]:
+def inferred_swaps(sightings: Mapping[str, Sequence[Sighting]], packages: Packages) -> list[Event]:
     """Between two dated sightings of different versions lies a swap, unless the install on disk is that swap."""
-    by_name: dict[str, list[Sighting]] = {}
-    for sighting in sightings:
-        # Two environments of one project differ, and nothing was replaced.
-        if sighting.time_ns is not None and sighting.source in DATED and sighting.prefix is None:
-            by_name.setdefault(sighting.name, []).append(sighting)
+    runs: dict[str, list[Group]] = {}
+    for swap in packages.swaps:
+        runs.setdefault(swap.change.name, []).append(swap.group)
     events = []
-    for name, found in sorted(by_name.items()):
-        found.sort(key=lambda sighting: sighting.time_ns or 0)
-        known = [swap.group for swap in packages.swaps if swap.change.name == name]
+    for name in sorted(sightings):
+        # Two environments of one project differ, and nothing was replaced.
+        dated = (item for item in sightings[name] if item.source in DATED and item.prefix is None)
+        found = [item for item in dated if item.time_ns is not None]
+        found.sort(key=lambda item: item.time_ns or 0)
         for before, after in pairwise(found):
             assert before.time_ns is not None
             assert after.time_ns is not None
             if _same(before, after) or any(
-                before.time_ns <= group.end_ns and group.start_ns <= after.time_ns for group in known
+                before.time_ns <= group.end_ns and group.start_ns <= after.time_ns for group in runs.get(name, ())
             ):
                 continue
             events.append(_event(name, before, after))

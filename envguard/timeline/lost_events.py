@@ -8,7 +8,7 @@ the last look that found the package whole.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from envguard import clock
@@ -65,7 +65,7 @@ class _Look:
 def read_losses(
     lost: Iterable[Lost],
     installs: Iterable[Install],
-    sightings: Iterable[Sighting],
+    sightings: Mapping[str, Sequence[Sighting]],
     stamps: Iterable[Stamp],
     others: Sequence[Event],
     now: float,
@@ -73,28 +73,27 @@ def read_losses(
     """A loss for each package with files gone, one with files emptied; `others` are the package events, which move
     the time of site-packages too."""
     by_directory = {install.directory: install for install in installs}
-    looks = _looks(sightings, stamps)
+    loaded = {stamp.path for stamp in stamps if stamp.fingerprint and stamp.fingerprint.origin in (None, "loaded")}
     found = []
     for item in lost:
         install = by_directory.get(item.directory)
         if install is None or install.end_ns is None:
             continue  # that its time could not be read is among the unknown
-        deleted = _deleted(item, install, looks.get(item.package, ()), others, int(now * clock.NS))
+        looks = _looks(sightings.get(item.package, ()), loaded)
+        deleted = _deleted(item, install, looks, others, int(now * clock.NS))
         found += [deleted] if deleted is not None else []
         found += [_emptied(item, install, int(now * clock.NS))] if item.emptied else []
     return tuple(found)
 
 
-def _looks(sightings: Iterable[Sighting], stamps: Iterable[Stamp]) -> Mapping[str, tuple[_Look, ...]]:
-    """What fingerprints say of each package, in order."""
-    loaded = {stamp.path for stamp in stamps if stamp.fingerprint and stamp.fingerprint.origin in (None, "loaded")}
-    found: dict[str, list[_Look]] = {}
+def _looks(sightings: Iterable[Sighting], loaded: Set[str]) -> Sequence[_Look]:
+    """What fingerprints say of one package, in order; `loaded` are the stamps by what a process had loaded."""
+    found: list[_Look] = []
     for item in sightings:
         if item.source in ("stamp", "journal") and item.time_ns is not None and item.build is not None:
             proof = item.evidence[0]
-            look = _Look(item.time_ns, item.build, proof, item.source == "journal" or proof.path not in loaded)
-            found.setdefault(item.name, []).append(look)
-    return {name: tuple(sorted(looks, key=lambda look: look.time_ns)) for name, looks in found.items()}
+            found.append(_Look(item.time_ns, item.build, proof, item.source == "journal" or proof.path not in loaded))
+    return sorted(found, key=lambda look: look.time_ns)
 
 
 def _deleted(lost: Lost, install: Install, looks: Sequence[_Look], others: Sequence[Event], now: int) -> Loss | None:

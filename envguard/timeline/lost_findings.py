@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
@@ -37,16 +37,19 @@ class Asked:
     prefix: str
 
 
-def sound_in(sightings: Iterable[Sighting], losses: Iterable[Loss], stamp: str | None) -> frozenset[str]:
+def sound_in(
+    sightings: Mapping[str, Sequence[Sighting]], losses: Iterable[Loss], stamp: str | None
+) -> frozenset[str]:
     """Packages that the stamp holds in the very build that lost files."""
     builds = {loss.install.name: loss.install.build for loss in losses}
     return frozenset(
-        item.name
-        for item in sightings
-        if item.source == "stamp"
-        and item.evidence[0].path == stamp
-        and item.build is not None
-        and item.build == builds.get(item.name)
+        name
+        for name, build in builds.items()
+        if build is not None
+        and any(
+            item.source == "stamp" and item.evidence[0].path == stamp and item.build == build
+            for item in sightings.get(name, ())
+        )
     )
 
 

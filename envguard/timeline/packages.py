@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from envguard.acquire.packages.archive_uses import ArchiveUse
@@ -13,7 +13,7 @@ from envguard.model.evidence import Confidence, Evidence, confidence_of
 from envguard.timeline import transactions as runs
 from envguard.timeline.happening import make_event
 from envguard.timeline.hints import Hints
-from envguard.timeline.previous import Previous, Sighting, previous_builds, sightings_of_cache
+from envguard.timeline.previous import Previous, Sighting, by_name, previous_builds, sightings_of_cache
 from envguard.timeline.records import Record
 from envguard.timeline.removals import UNPACK_NS, Known, Present, Removal, read_removals
 from envguard.timeline.requirements import Graph
@@ -64,7 +64,7 @@ def read_packages(
     installs: tuple[Install, ...],
     graph: Graph,
     uses: tuple[ArchiveUse, ...],
-    sightings: Iterable[Sighting],
+    sightings: Mapping[str, Sequence[Sighting]],
     hints: Hints | None = None,
     records: tuple[Record, ...] = (),
     restored: tuple[Restored, ...] = (),
@@ -77,12 +77,12 @@ def read_packages(
     `made_ns` is when pyvenv.cfg was written. While an installer is at work, what only a record says to be gone is
     doubtful.
     """
-    sightings = tuple(sightings)
     groups = runs.group_installs(installs, graph, _removal_times(installs, uses))
     older = made_ns is None or any(record.time_ns < made_ns for record in records)
-    known = (*sightings, *sightings_of_cache(uses, groups, None if older else made_ns))
+    cached = by_name(sightings_of_cache(uses, groups, None if older else made_ns))
     present = present or Present()
     gone = read_removals(Known(installs, uses, groups, graph, sightings, records, restored, present, cut_short))
+    current = {install.name: install for install in installs}
     doubtful = [item for item in gone if present.busy and not item.dated]
     gone = tuple(item for item in gone if item not in doubtful)
     events: list[Event] = []
@@ -90,9 +90,11 @@ def read_packages(
     told: list[Transaction] = []
     for group in groups:
         roots = runs.roots_of(group, graph)
+        asked = graph.closure(roots)
         changes = []
         for install in group.installs:
-            swap = _swap(install, group, groups, roots, graph, known, installs, hints or Hints())
+            known = (*sightings.get(install.name, ()), *cached.get(install.name, ()))
+            swap = _swap(install, group, groups, asked, graph, known, current, hints or Hints())
             own = maker(swap.install, restored)
             swap = swap if own is None else _brought_back(swap, own)
             swaps.append(swap)
@@ -144,16 +146,17 @@ def _swap(
     install: Install,
     group: Group,
     groups: tuple[Group, ...],
-    roots: tuple[str, ...],
+    asked: Set[str],
     graph: Graph,
-    known: tuple[Sighting, ...],
-    installs: tuple[Install, ...],
+    known: Sequence[Sighting],
+    installs: Mapping[str, Install],
     hints: Hints,
 ) -> Swap:
+    """`known` are the sightings of this package, `asked` all that the run had to meet."""
     new = Version(install.version, install.full_version or install.version or "unknown")
     was_there = hints.was_there.get(install.name)
-    was_there = was_there or _was_there(install, group, graph, {item.name: item for item in installs})
-    candidates = previous_builds(install.name, group.end_ns, known, new, install.build)
+    was_there = was_there or _was_there(install, group, graph, installs)
+    candidates = previous_builds(group.end_ns, known, new, install.build)
     # A build that merely lies in the cache is no reason to say that this package was replaced, unless it was unpacked
     # just when an earlier run installed something here.
     if was_there is None and candidates and candidates[0].best == "weak":
@@ -165,7 +168,7 @@ def _swap(
     before = candidates[0] if candidates else None
     old = before.version if before is not None else None
     told = tuple(item.as_model() for item in candidates)
-    change = runs.change_of(install, old, new, group, roots, graph, told)
+    change = runs.change_of(install, old, new, group, asked, graph, told)
     kind: EventKind = "package.replaced" if before is not None or was_there else "package.installed"
     confirms = tuple(hints.confirms.get(install.name, ()))
     event = make_event(
@@ -181,11 +184,11 @@ def _swap(
         transaction=group.id,
     )
     locked = next((item for item in known if _names(item, install, group)), None)
-    return Swap(event, install, change, group, candidates, was_there, _twins(install.name, before, known), locked)
+    return Swap(event, install, change, group, candidates, was_there, _twins(before, known), locked)
 
 
 def _same_build(
-    install: Install, group: Group, known: tuple[Sighting, ...], candidates: tuple[Previous, ...]
+    install: Install, group: Group, known: Sequence[Sighting], candidates: tuple[Previous, ...]
 ) -> Sighting | None:
     """The last word on what was there before, where it is the very build that was installed: nothing was swapped."""
     if install.build is None:
@@ -193,7 +196,7 @@ def _same_build(
     seen = [
         item
         for item in known
-        if (item.name, item.build, item.best, item.archive) == (install.name, install.build, "strong", None)
+        if (item.build, item.best, item.archive) == (install.build, "strong", None)
         and item.time_ns is not None
         and item.time_ns < (install.start_ns or group.start_ns)
     ]
@@ -206,20 +209,18 @@ def _same_build(
 
 def _names(item: Sighting, install: Install, group: Group) -> bool:
     return (
-        (item.source, item.name, item.version.declared) == ("lock-file", install.name, install.version)
+        (item.source, item.version.declared) == ("lock-file", install.version)
         and item.time_ns is not None
         and item.time_ns <= group.end_ns
     )
 
 
-def _twins(name: str, before: Previous | None, known: tuple[Sighting, ...]) -> tuple[str, ...]:
+def _twins(before: Previous | None, known: Sequence[Sighting]) -> tuple[str, ...]:
     build = before.first("build") if before is not None else None
     if before is None or build is None:
         return ()
     found = {
-        item.archive
-        for item in known
-        if item.name == name and item.version.full == before.version.full and item.build not in (None, build)
+        item.archive for item in known if item.version.full == before.version.full and item.build not in (None, build)
     }
     return tuple(sorted(path for path in found if path is not None))
 
@@ -238,7 +239,7 @@ def _unpacked_for(before: Previous, group: Group, groups: tuple[Group, ...]) -> 
     return None
 
 
-def _was_there(install: Install, group: Group, graph: Graph, installs: dict[str, Install]) -> str | None:
+def _was_there(install: Install, group: Group, graph: Graph, installs: Mapping[str, Install]) -> str | None:
     """Why an earlier version must have been installed: something older asks for it, or left its folder."""
     if install.survived is not None:
         return f"{install.survived} is older than this install: an earlier one left it"

@@ -7,7 +7,7 @@ or merely that such a build was at hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
@@ -35,7 +35,7 @@ unlink at the moment of the swap, a record of envguard's, then what others wrote
 cache."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sighting:
     """`version` of `name` was in this environment at `time_ns` (None: at an unknown time before the swap)."""
 
@@ -53,6 +53,15 @@ class Sighting:
     """Path of a uv cache archive that holds this build, or of what pip put aside: it can be restored from there."""
     prefix: str | None = None
     """The environment that it was seen in, where that was not this one: perhaps this one before it was moved."""
+
+
+def by_name(sightings: Iterable[Sighting]) -> Mapping[str, Sequence[Sighting]]:
+    """Sightings by package, in their order: with a thousand stamps of six hundred packages each, whoever asks about
+    one package must not go through all of them."""
+    found: dict[str, list[Sighting]] = {}
+    for sighting in sightings:
+        found.setdefault(sighting.name, []).append(sighting)
+    return found
 
 
 @dataclass(frozen=True)
@@ -91,12 +100,13 @@ class Previous:
 
 
 def previous_builds(
-    name: str, until_ns: int, sightings: Iterable[Sighting], current: Version | None, current_build: str | None
+    until_ns: int, sightings: Iterable[Sighting], current: Version | None, current_build: str | None
 ) -> tuple[Previous, ...]:
-    """Candidates for what was replaced or taken out by `until_ns`, best first; what is installed now is none."""
+    """Candidates for what was replaced or taken out by `until_ns`, best first, by the sightings of one package; what
+    is installed now is none of them."""
     found: dict[tuple[str, str | None], list[Sighting]] = {}
     for sighting in sightings:
-        if sighting.name != name or (sighting.time_ns is not None and sighting.time_ns > until_ns + clock.NS):
+        if sighting.time_ns is not None and sighting.time_ns > until_ns + clock.NS:
             continue
         if sighting.build is not None and sighting.build == current_build:
             continue
@@ -106,7 +116,7 @@ def previous_builds(
             continue
         found.setdefault((sighting.version.full, sighting.build), []).append(sighting)
     _join_vague(found)
-    made = [Previous(_fullest(items), tuple(sorted(items, key=_proves))) for items in found.values()]
+    made = [Previous(_fullest(items), _telling(sorted(items, key=_proves))) for items in found.values()]
     return tuple(sorted(made, key=lambda previous: (_proves(previous.sightings[0]), previous.version.full)))
 
 
@@ -122,6 +132,19 @@ def _join_vague(found: dict[tuple[str, str | None], list[Sighting]]) -> None:
         if fuller and len({key[0] for key in fuller}) == 1:
             best = min(fuller, key=lambda key: min(_proves(sighting) for sighting in found[key]))
             found[best] += found.pop((full, build))
+
+
+def _telling(items: Sequence[Sighting]) -> tuple[Sighting, ...]:
+    """Of many records of one kind that say the same, the latest and the earliest; `items` are ordered by what they
+    prove. A thousand stamps between the two would bury the other witnesses, and add nothing."""
+    kept: dict[object, Sighting] = {}
+    for index, item in enumerate(items):
+        if item.archive is not None or item.time_ns is None:
+            kept[index] = item
+            continue
+        kind = (item.source, item.best)
+        kept[(*kind, "earliest" if (*kind, "latest") in kept else "latest")] = item
+    return tuple(sorted(kept.values(), key=_proves))
 
 
 def _fullest(items: list[Sighting]) -> Version:

@@ -18,6 +18,7 @@ from envguard.timeline.happening import make_event
 from envguard.timeline.previous import (
     Previous,
     Sighting,
+    by_name,
     previous_builds,
     sighting_of_removal,
     sightings_of_cache,
@@ -59,7 +60,8 @@ class Known:
     uses: tuple[ArchiveUse, ...]
     groups: tuple[Group, ...]
     graph: Graph
-    sightings: tuple[Sighting, ...]
+    sightings: Mapping[str, Sequence[Sighting]]
+    """By package."""
     records: tuple[Record, ...]
     restored: tuple[Restored, ...]
     present: Present
@@ -104,8 +106,9 @@ def _cut_short(known: Known, current: Mapping[str, Install]) -> Iterator[Removal
         if cut.mended is not None or cut.going is None or cut.began_ns is None or cut.package in current:
             continue
         left = Sighting(cut.package, Version(cut.going, cut.going), cut.began_ns, "leftovers", cut.evidence)
-        sightings = (left, *known.sightings, *sightings_of_cache(known.uses, ()))
-        before = previous_builds(cut.package, cut.began_ns, sightings, None, None)
+        cached = by_name(sightings_of_cache(known.uses, ()))
+        said = (left, *known.sightings.get(cut.package, ()), *cached.get(cut.package, ()))
+        before = previous_builds(cut.began_ns, said, None, None)
         previous = next(each for each in before if any(item.source == "leftovers" for item in each.sightings))
         event = make_event(
             "package.removed",
@@ -189,9 +192,9 @@ def seen_here(use: ArchiveUse, known: Known) -> Sighting | None:
     was not."""
     moment, name = use.last_link_change_ns or 0, use.archive.name
     last = record_at(known.records, moment)
-    for sighting in known.sightings:
+    for sighting in known.sightings.get(name, ()):
         same = sighting.version.full in (use.full_version, use.archive.version)
-        if sighting.name == name and same and sighting.time_ns is not None and sighting.time_ns <= moment:
+        if same and sighting.time_ns is not None and sighting.time_ns <= moment:
             if last is not None and last.time_ns > sighting.time_ns and name not in last.there:
                 continue
             return sighting
@@ -253,11 +256,12 @@ def _recorded(known: Known, current: Mapping[str, Install], told: Sequence[Remov
             or any(item.event.subject == name and item.until_ns >= had.time_ns for item in told)
         ):
             continue
-        sighting = had.there[name]
+        sighting = had.sighting(name)
+        assert sighting is not None  # what is `there` has a version
         until = without.time_ns if without is not None else known.present.now_ns
         proofs = [*sighting.evidence, *((without.proof,) if without is not None else ())]
         # The folder that held it tells by when it had gone, as long as nothing else came to it or went.
-        changed = known.present.site_changes.get(folder := had.folders[name])
+        changed = known.present.site_changes.get(folder := had.there[name])
         seen_gone = changed is not None and had.time_ns < changed <= until
         if changed is not None and seen_gone:
             until = changed

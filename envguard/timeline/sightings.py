@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from envguard.acquire.packages.cut_short import CutShort
 from envguard.acquire.packages.pip_logs import PipStep
@@ -12,17 +12,37 @@ from envguard.acquire.survey import Survey
 from envguard.errors import InputError
 from envguard.fingerprint.lock import parse_lock
 from envguard.model.evidence import Evidence
-from envguard.timeline.previous import Sighting
+from envguard.timeline.previous import Sighting, by_name
 from envguard.timeline.records import Record
 from envguard.timeline.transactions import Version
 
 
-def read_sightings(survey: Survey, records: Sequence[Record]) -> tuple[Sighting, ...]:
-    """Everything that names a version with a time, `records` first; what the uv cache knows comes with the install
-    runs."""
-    stamps_first = sorted(records, key=lambda record: record.proof.witness != "stamp")
-    return (
-        *(sighting for record in stamps_first for sighting in record.sightings()),
+class Sightings(Mapping[str, Sequence[Sighting]]):
+    """What is known of each package, records first. A record's word on a package is made when that package is asked
+    for: at once, the words of a thousand stamps on hundreds of packages are a gigabyte."""
+
+    def __init__(self, records: Sequence[Record], others: Iterable[Sighting]) -> None:
+        self._records = sorted(records, key=lambda record: record.proof.witness != "stamp")
+        self._others = by_name(others)
+        lists = {id(record.named): record.named.packages for record in records}
+        self._names = dict.fromkeys([*(name for names in lists.values() for name in names), *self._others])
+
+    def __getitem__(self, name: str) -> Sequence[Sighting]:
+        if name not in self._names:
+            raise KeyError(name)
+        said = (record.sighting(name) for record in self._records)
+        return [*(item for item in said if item is not None), *self._others.get(name, ())]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def read_sightings(survey: Survey, records: Sequence[Record]) -> Sightings:
+    """Everything that names a version with a time; what the uv cache knows comes with the install runs."""
+    others = (
         *_leftovers(survey.cut_short),
         *_wandb(survey),
         *_written_by(survey),
@@ -31,6 +51,7 @@ def read_sightings(survey: Survey, records: Sequence[Record]) -> tuple[Sighting,
         *_locks(survey.locks),
         *_cache_tags(survey),
     )
+    return Sightings(records, others)
 
 
 def _leftovers(cut_short: Iterable[CutShort]) -> Iterable[Sighting]:

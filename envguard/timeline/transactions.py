@@ -7,8 +7,9 @@ for under pip only, so roots come from requirement edges: what nothing else in t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 from envguard import clock
 from envguard.acquire.packages.archive_uses import ArchiveUse
@@ -63,7 +64,7 @@ class Group:
         text = "\0".join([self.tool or "", clock.iso_ns(self.start_ns), clock.iso_ns(self.end_ns), *names])
         return "t" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         return frozenset(install.name for install in self.installs)
 
@@ -176,11 +177,7 @@ def roots_of(group: Group, graph: Graph) -> tuple[str, ...]:
     reached = _reach(roots, graph, names)
     for name in sorted(names - reached):
         if name not in reached:
-            circle = {
-                other
-                for other in names
-                if other in _reach({name}, graph, names) and name in _reach({other}, graph, names)
-            }
+            circle = {other for other in _reach({name}, graph, names) if name in _reach({other}, graph, names)}
             if all(requirer in circle for member in circle for requirer in asked[member]):
                 roots |= circle
                 reached |= _reach(circle, graph, names)
@@ -219,16 +216,16 @@ def change_of(
     old: Version | None,
     new: Version,
     group: Group,
-    roots: tuple[str, ...],
+    asked: Set[str],
     graph: Graph,
     previous: tuple[PreviousBuild, ...] = (),
 ) -> PackageChange:
     """What forced one package of a run in, or merely allowed it.
 
-    Only requirements that the run had to meet count: those of its roots and of everything that they ask for.
+    Only requirements that the run had to meet count: those of what it `asked` for, which are its roots and everything
+    that they require.
     """
-    reached = graph.closure(roots)
-    edges = [edge for edge in graph.to.get(install.name, ()) if edge.requirer in reached]
+    edges = [edge for edge in graph.to.get(install.name, ()) if edge.requirer in asked]
     edges = [edge for edge in edges if not edge.by_extra or edge.requirer in group.names]
     forced: list[Edge] = []
     allowed: list[Edge] = []

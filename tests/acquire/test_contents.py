@@ -395,14 +395,3 @@ def test_what_was_derived_from_files_is_kept_under_its_mark(tmp_path: Path) -> N
     again = digest_store.load(tmp_path)
     assert dict(again.memo) == {"torch-key": "mark answer"}
     assert not again.changed
-
-
-def test_single_digests_hold_while_the_stat_does(tmp_path: Path) -> None:
-    store = Digests()
-    now = time.time_ns()
-    old = now - 10**10
-    store.learn_file("/data/a", (5, old, old, 7), "ff", now)
-    store.learn_file("/data/b", (5, old, now, 8), "ee", now)
-    assert store.file("/data/a", (5, old, old, 7)) == "ff"
-    assert store.file("/data/a", (5, old, old + 1, 7)) is None
-    assert store.file("/data/b", (5, old, now, 8)) is None

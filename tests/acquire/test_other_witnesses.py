@@ -10,12 +10,13 @@ import zipfile
 from datetime import UTC
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from envguard.acquire.machine.zone import Zone
-from envguard.acquire.packages.pip_logs import parse_pip_log
+from envguard.acquire.packages.pip_logs import parse_pip_log, read_pip_logs
 from envguard.acquire.project.git_history import read_git_history
-from envguard.acquire.project.shell_history import parse_history
+from envguard.acquire.project.shell_history import parse_history, read_shell_history
 from envguard.acquire.project.watched_files import read_trees
 from envguard.acquire.runs.checkpoint_metadata import read_checkpoint_metadata
 from envguard.acquire.runs.checkpoints import find_checkpoints
@@ -30,6 +31,7 @@ from envguard.state import journal
 from envguard.timeline.code_events import git_events
 from envguard.timeline.findings import driver_findings
 from envguard.timeline.system_events import cache_events, driver_mismatch, own_events
+from tests.fingerprint.made import fingerprint, package
 
 ZONE = Zone(UTC, "test")
 HOST = LiveHost()
@@ -95,7 +97,7 @@ def test_pip_log_lines_with_and_without_stamps() -> None:
         "2026-05-18T20:52:40,500 Successfully installed flashinfer-python-0.6.1 torch-2.11.0+cu130 my-pkg-1.0.post1\n"
         "  Found existing installation: numpy 2.0.0\n"
     )
-    steps = parse_pip_log("pip.log", text, ZONE)
+    steps = parse_pip_log("pip.log", enumerate(text.splitlines(), 1), ZONE)
     assert [(step.what, step.name, step.version, step.line) for step in steps] == [
         ("found", "torch", "2.11.0+cu128", 1), ("removed", "torch", "2.11.0+cu128", 2),
         ("installed", "flashinfer-python", "0.6.1", 3), ("installed", "torch", "2.11.0+cu130", 3),
@@ -113,10 +115,27 @@ def test_pip_log_lines_with_and_without_stamps() -> None:
     ],
 )
 def test_three_shells_keep_times_in_three_ways(name: str, text: str) -> None:
-    commands = parse_history(name, text)
-    assert [(command.text, command.time_ns) for command in commands] == [
-        ("ls", None), ("rm -rf /tmp/torchinductor_root", 1_779_100_000 * NS)
-    ]  # fmt: skip
+    (command,) = parse_history(name, enumerate(text.splitlines(), 1))
+    assert (command.text, command.time_ns) == ("rm -rf /tmp/torchinductor_root", 1_779_100_000 * NS)
+
+
+def test_the_newest_lines_of_long_files_are_read(tmp_path: Path) -> None:
+    """Of a long shell history and pip log the first megabytes were read: what was typed last was not known, and
+    nothing said so."""
+    history = b"#1779000000\nls -l some/folder/with/a/long/name/of/no/interest\n" * 150_000
+    (tmp_path / ".bash_history").write_bytes(
+        history + b"#1779100000\nuv cache prune --token hf_0123456789abcdefXYZ\n"
+    )
+    (command,) = read_shell_history(HOST, msgspec.structs.replace(HOST.machine(), home=str(tmp_path)), [])
+    assert command.text.startswith("uv cache prune --token ")
+    assert "hf_" not in command.text
+    assert (command.line, command.time_ns) == (300_002, 1_779_100_000 * NS)
+    with (tmp_path / "pip.log").open("wb") as stream:
+        stream.truncate(66 << 20)
+        stream.seek(0, os.SEEK_END)
+        stream.write(b"\n2026-05-18T20:52:12,001 Successfully uninstalled torch-2.11.0+cu128\n")
+    (step,) = read_pip_logs(HOST, (str(tmp_path),), None, ZONE, [])
+    assert (step.what, step.name, step.line) == ("removed", "torch", 2)
 
 
 class Forbidden:
@@ -172,6 +191,22 @@ def test_own_journal_with_a_torn_line(tmp_path: Path) -> None:
     (state / "runs" / "x.json").write_text("{}")
     assert read_run_records(HOST, str(state), unknown) == ()
     assert unknown[-1].what.endswith("x.json")
+
+
+def test_a_journal_of_any_length_is_read_to_its_end_and_held_once(tmp_path: Path) -> None:
+    """It was read up to 256 MB: of a longer one the newest entries were missing, and nobody was told."""
+    taken = fingerprint(*(package(f"p{number}") for number in range(20)))
+    for _ in range(3):
+        journal.append_snapshot(tmp_path, taken, None)
+    with journal.journal_file(tmp_path).open("ab") as stream:
+        stream.truncate(300 << 20)
+    journal.append_snapshot(tmp_path, taken, None)
+    unknown: list[Unknown] = []
+    found = read_journal(HOST, str(tmp_path), unknown) or ()
+    assert [entry.fingerprint == taken for entry in found] == [True] * 4
+    assert [item.why for item in unknown] == ["1 lines are torn or no entries"]
+    lists = {id(entry.fingerprint.packages) for entry in found if entry.fingerprint is not None}
+    assert len(lists) == 1, "equal packages are held as often as they were recorded"
 
 
 def test_configured_data_that_is_missing_or_empty_is_unknown(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 from datetime import UTC
 from pathlib import Path
@@ -79,7 +80,7 @@ def test_a_log_read_in_pieces_is_the_log_read_whole(tmp_path: Path, monkeypatch:
     rows = [{"step": i, "time": BASE + i, "tok_s": 100.0 + i, "q_hs": [i // 40], "samples": 5} for i in range(500)]
     path = write(tmp_path / "log.jsonl", rows)
     whole = read(path)
-    monkeypatch.setattr("envguard.acquire.runs.log_files.CHUNK", 777)
+    monkeypatch.setattr("envguard.acquire.seam.lines.CHUNK", 777)
     pieces = read(path)
     assert (pieces.line, pieces.step, pieces.rate, pieces.held) == (whole.line, whole.step, whole.rate, whole.held)
     assert whole.value("q_hs", 41) == "[1]"
@@ -245,3 +246,28 @@ def test_a_line_without_end_costs_its_reading_and_no_memory(tmp_path: Path, cont
     assert log.first is not None
     assert log.last is not None
     assert log.last.start_ns - log.first.start_ns == 10**9
+
+
+def test_of_very_many_logs_those_written_last_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them were read was chance: whichever folder the search came to first."""
+    monkeypatch.setattr("envguard.acquire.runs.log_files.MOST", 3)
+    for number in range(6):
+        (tmp_path / f"run{number}").mkdir()
+        log = tmp_path / f"run{number}" / "train_log.jsonl"
+        log.write_text("{}\n")
+        os.utime(log, (1_000_000, 1_000_000 + number * (-1) ** number))
+    found, unknown = find_logs(LiveHost(), [str(tmp_path)], [])
+    assert [log.path for log in found] == [str(tmp_path / f"run{number}" / "train_log.jsonl") for number in (0, 2, 4)]
+    assert [item.why[:55] for item in unknown] == ["6 log files, of which the 3 that were written last were"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("train_log.jsonl", "jsonl"), ("log_history.json", "jsonl"), ("slurm-1.out", "text"), ("nohup.out", "text"),
+        ("events.out.tfevents.17.host", "tensorboard"), ("tokenizer_log.json", None), ("my_data.jsonl", None),
+        ("requirements-train.txt", None), ("__7_0.distcp", None), ("trainer_state.json", None), ("a.log\n", None),
+    ],
+)  # fmt: skip
+def test_what_a_name_says(name: str, kind: str | None) -> None:
+    assert kind_of(name) == kind

@@ -141,7 +141,7 @@ def test_what_was_edited_after_it_was_written_is_not_believed(places: Places, tm
         assert said.startswith(f"{text} cannot be believed: its id is {LIVE.id} and its content gives eg1-")
     own: list[Unknown] = []
     (entry,) = read_journal(places.host, places.state, own) or ()
-    assert ("fingerprint" in entry.fields, "id" in entry.fields) == (False, False)
+    assert (entry.fingerprint, "fingerprint" in entry.fields, "id" in entry.fields) == (None, False, False)
     assert "edited or damaged" in own[0].why
 
 

@@ -30,7 +30,7 @@ from envguard.timeline.inferred import inferred_swaps
 from envguard.timeline.log_events import RateChange
 from envguard.timeline.old_build import way_back
 from envguard.timeline.packages import Packages
-from envguard.timeline.previous import Previous, Sighting
+from envguard.timeline.previous import Previous, Sighting, by_name
 from envguard.timeline.run_findings import fall_findings
 from envguard.timeline.throughput import Segment
 from envguard.timeline.transactions import Version
@@ -127,7 +127,7 @@ def test_two_builds_of_one_version_are_told_apart() -> None:
         Sighting("torch", version, START + at * S, "journal", TOLD, build=build * 64)
         for at, build in ((0, "a"), (9, "b"))
     ]
-    (event,) = inferred_swaps(seen, Packages((), (), ()))
+    (event,) = inferred_swaps(by_name(seen), Packages((), (), ()))
     assert event.summary == (
         "torch 2.11.0 (build aaaaaaaaaaaa) → 2.11.0 (build bbbbbbbbbbbb), some time between two records"
     )

@@ -16,7 +16,8 @@ WTMP = "/var/log/wtmp"
 # type, pid, line, id, user, host, exit, session, seconds, microseconds, address, unused: glibc's record on Linux.
 _RECORD = struct.Struct("<hxxi32s4s32s256shhiii4i20x")
 BOOT, RUN_LEVEL, NEW_TIME, OLD_TIME = 2, 1, 3, 4
-MOST_BYTES = 16 << 20
+MOST_BYTES = 40_000 * 384
+"""Whole records, of 384 bytes each, from the end: the file is appended to."""
 _EARLIEST = 946_684_800
 
 
@@ -50,7 +51,7 @@ def read_boots(host: Host, machine: Machine, unknown: list[Unknown]) -> Boots:
     boots: list[Boot] = []
     steps: list[ClockStep] = []
     try:
-        boots, steps = parse_wtmp(host.read(WTMP, MOST_BYTES))
+        boots, steps = parse_wtmp(host.read(WTMP, MOST_BYTES, -MOST_BYTES))
     except FileNotFoundError:
         unknown.append(Unknown("boots before the last one", f"{WTMP} is not there"))
     except OSError as error:

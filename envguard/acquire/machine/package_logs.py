@@ -94,6 +94,8 @@ def _files(host: Host, folder: str, stem: str, unknown: list[Unknown]) -> list[t
         except (OSError, EOFError, zlib.error) as error:
             unknown.append(Unknown(path, getattr(error, "strerror", None) or str(error)))
             continue
+        if len(data) == MOST_BYTES:
+            unknown.append(Unknown(path, f"only its first {MOST_BYTES >> 20} MiB were read"))
         found.append((path, data.decode("utf-8", "replace")))
     return found
 

@@ -7,14 +7,15 @@ and without the stamp where an old pip wrote them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from envguard.acquire.machine.zone import Span, Zone, parse_moment
 from envguard.acquire.packages.metadata import canonical
 from envguard.acquire.seam.host import Host
+from envguard.acquire.seam.lines import lines
 from envguard.model.evidence import Unknown
 
-MOST_BYTES = 64 << 20
 NAMES = ("pip.log", "pip-log.txt", "pip_install.log", "pip-debug.log")
 _LINE = re.compile(r"^(?:(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[,.]\d+)?)\s+)?\s*(.*)$")
 _FOUND = re.compile(r"Found existing installation: (\S+) (\S+)")
@@ -42,20 +43,18 @@ def read_pip_logs(
     found: list[PipStep] = []
     for path in dict.fromkeys([*([named] if named else []), *paths]):
         try:
-            text = host.read(path, MOST_BYTES).decode("utf-8", "replace")
+            found += parse_pip_log(path, lines(host, path), zone)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             unknown.append(Unknown(f"pip log {path}", error.strerror or str(error)))
-            continue
-        found += parse_pip_log(path, text, zone)
     return tuple(found)
 
 
-def parse_pip_log(path: str, text: str, zone: Zone) -> list[PipStep]:
+def parse_pip_log(path: str, numbered: Iterable[tuple[int, str]], zone: Zone) -> list[PipStep]:
     """The telling lines of one log."""
     found: list[PipStep] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in numbered:
         if "nstall" not in line:
             continue
         match = _LINE.match(line)

@@ -9,8 +9,9 @@ import msgspec
 from envguard.acquire.memo import Memo
 from envguard.state.digests import Key, is_racy
 
-MOST_FILES = 50_000
-"""A larger tree is not kept file by file: the memo would cost every run more than it saves this one."""
+MOST_FILES = 1_000_000
+"""A larger tree is not kept file by file. Up to there the memo costs a tenth of what it saves, and a data set or a
+compile cache of a hundred thousand files is not hashed anew by every command."""
 
 
 class Keyed(Protocol):

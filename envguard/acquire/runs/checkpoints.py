@@ -10,6 +10,8 @@ never the mtime: a copy writes the newest mtime on whatever it copies last.
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import posixpath
 import re
 from collections import Counter
@@ -214,15 +216,19 @@ def read_checkpoint(host: Host, path: str, run_directory: str | None = None) -> 
 
 
 def _newest_file(host: Host, path: str, facts: Stat) -> int:
-    times = [facts.mtime_ns]
-    for name, kind in host.listing(path):
-        if kind != "file" or name == STAMP_NAME or name.startswith(f".{STAMP_NAME}."):
-            continue
-        try:
-            times.append(host.stat(f"{path}/{name}").mtime_ns)
-        except FileNotFoundError:
-            continue  # another rank renamed it while this one looked
-    return max(times[1:], default=times[0])
+    names = [
+        name
+        for name, kind in host.listing(path)
+        if kind == "file" and name != STAMP_NAME and not name.startswith(f".{STAMP_NAME}.")
+    ]
+    times = []
+    seen = host.stats(path, names)
+    for name, size, mtime in zip(names, seen[::4], seen[1::4], strict=True):
+        if size >= 0:
+            times.append(mtime)
+        elif size != -errno.ENOENT:  # else another rank renamed it while this one looked
+            raise OSError(-size, os.strerror(-size), f"{path}/{name}")
+    return max(times, default=facts.mtime_ns)
 
 
 def match_name(checkpoints: Iterable[Checkpoint], name: str) -> tuple[Checkpoint, ...]:
@@ -240,20 +246,25 @@ def match_name(checkpoints: Iterable[Checkpoint], name: str) -> tuple[Checkpoint
 def short_name(checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> str:
     """The shortest that `match_name` takes for this one alone: its name, else folders before it, as in
     `exp1/step_200`, else its path. A command that is proposed has to work where two runs have a step_200."""
-    every = tuple(checkpoints)
-    parts = checkpoint.path.strip("/").split("/")
-    for count in range(1, len(parts)):
-        name = "/".join(parts[-count:])
-        if match_name(every, name) == (checkpoint,):
-            return name
-    return checkpoint.path
+    return short_names(checkpoints)[checkpoint.path]
 
 
 def short_names(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
     """Path → the short name of each: where several runs have a step_200, no list is to call them alike."""
     every = tuple(checkpoints)
-    number = Counter(item.name for item in every)
-    return {item.path: item.name if number[item.name] == 1 else short_name(item, every) for item in every}
+    # What `match_name` would find under each name, counted once: asked for each of thousands, it takes their square.
+    number = Counter(name for item in every for name in {item.name, _EXTENSION.sub("", item.name), *_endings(item)})
+    return {item.path: next((name for name in _ways(item) if number[name] == 1), item.path) for item in every}
+
+
+def _endings(checkpoint: Checkpoint) -> list[str]:
+    """The path's last two parts, its last three, and so on, shortest first."""
+    parts = checkpoint.path.strip("/").split("/")
+    return ["/".join(parts[-count:]) for count in range(2, len(parts) + 1)]
+
+
+def _ways(checkpoint: Checkpoint) -> list[str]:
+    return [checkpoint.name, *_endings(checkpoint)[:-1]]
 
 
 def _is_called(checkpoint: Checkpoint, wanted: str) -> bool:

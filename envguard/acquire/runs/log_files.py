@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from envguard.acquire.seam.host import Host, Stat
 from envguard.model.evidence import Unknown
@@ -20,13 +21,17 @@ NAMES: dict[LogKind, tuple[str, ...]] = {
 NOT_LOGS = ("requirements*.txt", "*.lock", "package*.json", "tokenizer*.json*", "*data*.jsonl", "*dataset*.jsonl")
 DEPTH = 2
 MOST = 200
-CHUNK = 2 << 20
-"""Bytes read at once: what a reader makes of them is many times as large."""
-LONGEST = 1 << 20
-"""Bytes that a line may have: a longer one is none that a person or a trainer wrote."""
-HEAD = 4096
-"""Bytes that are kept of one that is longer."""
 SKIP = frozenset({".git", "node_modules", "__pycache__", "site-packages", "wandb", ".venv", "venv", ".envguard"})
+
+
+def _any_of(patterns: Iterable[str]) -> str:
+    return "|".join(fnmatch.translate(pattern) for pattern in patterns)
+
+
+# One expression: sharded checkpoints hold hundreds of thousands of names that are asked about.
+_LOG = re.compile(
+    f"(?!{_any_of(NOT_LOGS)})(?:" + "|".join(f"(?P<{kind}>{_any_of(names)})" for kind, names in NAMES.items()) + ")"
+)
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,10 @@ class LogFile:
 def find_logs(
     host: Host, places: Iterable[str], named: Iterable[str]
 ) -> tuple[tuple[LogFile, ...], tuple[Unknown, ...]]:
-    """Logs in `places` to a depth of two folders, and those that configuration names (whatever they are called)."""
+    """Logs in `places` to a depth of two folders, and those that configuration names (whatever they are called). Of
+    very many the ones that were written last: those of the run that somebody asks about."""
     found: dict[str, LogFile] = {}
+    met: dict[str, LogKind] = {}
     unknown: list[Unknown] = []
     for path in named:
         _named(host, path, found, unknown)
@@ -67,12 +74,13 @@ def find_logs(
             if kind == "directory" and depth < DEPTH and name not in SKIP:
                 stack.append((path, depth + 1))
             elif kind == "file" and (log := kind_of(name)) is not None and path not in found:
-                if len(found) >= MOST:
-                    unknown.append(
-                        Unknown(f"logs in {folder}", f"more than {MOST} log files; name some with `logs = `")
-                    )
-                    return _sorted(found), tuple(unknown)
-                found[path] = LogFile(path, log, host.stat(path))
+                met[path] = log
+    there = [LogFile(path, log, stat) for path, log in met.items() if (stat := host.find(path)) is not None]
+    if len(there) > MOST:
+        why = f"{len(there)} log files, of which the {MOST} that were written last were read; `logs = ` names others"
+        unknown.append(Unknown("logs", why))
+    there.sort(key=lambda log: log.stat.mtime_ns, reverse=True)
+    found.update((log.path, log) for log in there[:MOST])
     return _sorted(found), tuple(unknown)
 
 
@@ -82,12 +90,8 @@ def _sorted(found: dict[str, LogFile]) -> tuple[LogFile, ...]:
 
 def kind_of(name: str) -> LogKind | None:
     """What a file of that name is likely to be; None for no log."""
-    if any(fnmatch.fnmatch(name, pattern) for pattern in NOT_LOGS):
-        return None
-    for kind, patterns in NAMES.items():
-        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
-            return kind
-    return None
+    match = _LOG.fullmatch(name)
+    return cast(LogKind, match.lastgroup) if match is not None else None
 
 
 def _named(host: Host, path: str, found: dict[str, LogFile], unknown: list[Unknown]) -> None:
@@ -109,32 +113,3 @@ def _by_content(host: Host, path: str) -> LogKind:
         return "jsonl" if host.read(path, 64).lstrip()[:1] == b"{" else "text"
     except OSError:
         return "text"  # the reader of text logs meets the same error and reports it
-
-
-def read_blocks(host: Host, log: LogFile) -> Iterator[tuple[int, bytes]]:
-    """(number of the first line, whole lines) of a log read in pieces; what is appended meanwhile is left.
-
-    Of a line beyond `LONGEST` only the beginning is handed out, so that a binary file or a hole of a gigabyte costs
-    its reading and no memory. The last line comes as it stands, with or without its newline.
-    """
-    offset, rest, number, skipping = 0, b"", 1, False
-    while offset < log.stat.size:
-        piece = host.read(log.path, min(CHUNK, log.stat.size - offset), offset)
-        if not piece:
-            break
-        offset += len(piece)
-        if skipping:
-            at = piece.find(b"\n")
-            if at < 0:
-                continue
-            piece, skipping = piece[at:], False
-        block = rest + piece
-        cut = block.rfind(b"\n") + 1
-        rest = block[cut:]
-        if len(rest) > LONGEST:
-            rest, skipping = rest[:HEAD], True
-        if cut:
-            yield number, block[:cut]
-            number += block.count(b"\n", 0, cut)
-    if rest.strip():
-        yield number, rest

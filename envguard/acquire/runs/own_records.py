@@ -7,62 +7,69 @@ from typing import Any
 
 import msgspec
 
+from envguard.acquire.runs.shared import SharedPackages
+from envguard.acquire.runs.stamps import MAX_STAMP, Altered, NoFingerprint, parse_fingerprint
 from envguard.acquire.seam.host import Host
+from envguard.acquire.seam.lines import blocks
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
-from envguard.model.identity import why_altered
 from envguard.model.run import RunRecord
-from envguard.state.journal import entries
-
-MOST_BYTES = 256 << 20
+from envguard.state import journal
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a journal."""
+    """One line of a journal; `fields` without the fingerprint of a snapshot."""
 
     path: str
     line: int
     kind: str
     time: str
     fields: dict[str, Any]
+    fingerprint: Fingerprint | None = None
+    """Of a snapshot, where it could be read and is as it was written."""
+    why_not: str | None = None
+    """Why there is none, where there should be one."""
 
 
 def read_journal(host: Host, state: str | None, unknown: list[Unknown]) -> tuple[Entry, ...] | None:
     """Every entry, oldest first; None where there is no state folder or no journal in it."""
     names = _names(host, state, unknown)
     found: list[Entry] = []
+    shared = SharedPackages()
     for name in [name for name in names if name.startswith("journal-") and name.endswith(".jsonl")]:
         path = f"{state}/{name}"
+        torn = 0
         try:
-            data = host.read(path, MOST_BYTES)
+            for first, block in blocks(host, path, longest=MAX_STAMP):
+                for number, line in enumerate(block.split(b"\n"), first):
+                    entry = _entry(path, number, line, shared, unknown) if line.strip() else None
+                    torn += entry is None and bool(line.strip())
+                    found += [entry] if entry is not None else []
         except OSError as error:
             unknown.append(Unknown(path, error.strerror or str(error)))
-            continue
-        torn = 0
-        for number, value in enumerate(entries(data), 1):
-            if value is None or not isinstance(value.get("time"), str) or not isinstance(value.get("kind"), str):
-                torn += 1
-            else:
-                _take_what_is_altered(value, f"{path}, line {number}", unknown)
-                found.append(Entry(path, number, value["kind"], value["time"], value))
         if torn:
             unknown.append(Unknown(path, f"{torn} lines are torn or no entries"))
     return tuple(sorted(found, key=lambda entry: entry.time)) if names else None
 
 
-def _take_what_is_altered(entry: dict[str, Any], where: str, unknown: list[Unknown]) -> None:
-    """A snapshot that is not as it was written says nothing: that there was one stays, what it says goes."""
-    if entry["kind"] != "snapshot" or not isinstance(entry.get("fingerprint"), dict):
-        return
-    try:
-        altered = why_altered(msgspec.convert(entry["fingerprint"], Fingerprint), entry["fingerprint"])
-    except msgspec.ValidationError:
-        return  # of a version that this one does not read
-    if altered is not None:
-        unknown.append(Unknown(where, f"the snapshot cannot be believed: {altered}"))
-        del entry["fingerprint"]
-        entry.pop("id", None)
+def _entry(path: str, number: int, line: bytes, shared: SharedPackages, unknown: list[Unknown]) -> Entry | None:
+    value = journal.entry(line)
+    if value is None or not isinstance(value.get("time"), str) or not isinstance(value.get("kind"), str):
+        return None
+    kept = value.pop("fingerprint", None)
+    taken = why_not = None
+    if value["kind"] == "snapshot" and kept is not None:
+        try:
+            taken = shared.of(parse_fingerprint(kept))
+        except Altered as error:
+            # It says nothing: that there was one stays, what it says goes.
+            why_not = f"the snapshot cannot be believed: {error}"
+            unknown.append(Unknown(f"{path}, line {number}", why_not))
+            value.pop("id", None)
+        except NoFingerprint as error:
+            why_not = str(error)  # of a version that this one does not read
+    return Entry(path, number, value["kind"], value["time"], value, taken, why_not)
 
 
 def read_run_records(host: Host, state: str | None, unknown: list[Unknown]) -> tuple[tuple[str, RunRecord], ...]:

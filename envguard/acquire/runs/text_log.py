@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envguard.acquire.machine.zone import Span, Zone, parse_moment
-from envguard.acquire.runs.log_files import LogFile, read_blocks
+from envguard.acquire.runs.log_files import LogFile
 from envguard.acquire.seam.host import Host, without_secrets
+from envguard.acquire.seam.lines import blocks
 
 MOST = 200
 LOOK_BACK = 64 << 10
@@ -67,7 +68,7 @@ def read_text_log(host: Host, log: LogFile, zone: Zone) -> TextLog:
     more = 0
     first: Span | None = None
     last: Span | None = None
-    for line, block in read_blocks(host, log):
+    for line, block in blocks(host, log.path, log.stat.size):
         for mark in _marks(block, line, last, zone):
             if len(marks) < MOST:
                 marks.append(mark)

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from envguard.acquire.machine.zone import Zone, epoch_ns, parse_moment
-from envguard.acquire.runs.log_files import LogFile, read_blocks
+from envguard.acquire.runs.log_files import LogFile
 from envguard.acquire.seam.host import Host
+from envguard.acquire.seam.lines import blocks
 from envguard.config import LogFields
 
 SNIFF_ROWS = 200
@@ -103,7 +104,7 @@ def read_train_log(host: Host, log: LogFile, configured: LogFields, zone: Zone) 
     if not {"step", "tok_s", "loss"} & names.keys():
         return None
     reader = RowReader(TrainLog(log.path, names, mtime_ns=log.stat.mtime_ns), zone)
-    for first, block in read_blocks(host, log):
+    for first, block in blocks(host, log.path, log.stat.size):
         reader.take(first, block)
     reader.log.held.sort(key=lambda item: item.row)
     return reader.log
