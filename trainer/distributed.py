@@ -93,9 +93,9 @@ class Fabric:
         if self.place.rank == leader:
             self.store.set(f"turn/{leader}", "1")
 
-    def begin(self, row: int) -> None:
-        """Tells the targets where the run begins."""
-        self.store.set(BEGIN, str(row))
+    def begin(self, step: int, row: int) -> None:
+        """Tells the targets where the run stands."""
+        self.store.set(BEGIN, f"{step} {row}")
 
     def stop_asked(self) -> bool:
         """Whether a target's process was asked to stop."""
@@ -208,8 +208,8 @@ def serve(config: Config, place: Place, fabric: Fabric) -> int:
     """A target's run: its rows, in order, each to its drafter."""
     source = open_local(config, place)
     publish(source, place, fabric)
-    row = int(wait_for(fabric.store, BEGIN))
-    plan = Plan(source.facts.rows, config.rows_per_step(), config.train.max_steps)
+    step, row = map(int, wait_for(fabric.store, BEGIN).split())
+    plan = Plan(source.facts.rows, config.rows_per_step(), config.train.max_steps, step, row)
     sender = Sender(
         fabric.links[place.target or 0],
         config.topology.queue_depth,
@@ -217,8 +217,8 @@ def serve(config: Config, place: Place, fabric: Fabric) -> int:
         through_host=fabric.through_host,
     )
     with catch_stop() as stop, source:
-        source.start(plan, row)
-        for number in plan.rows_of(place.target or 0, place.targets, row):
+        source.start(plan)
+        for number in plan.rows_of(place.target or 0, place.targets):
             supply = source.next()
             while not sender.put(number % place.drafters, supply, timeout=0.2):
                 if stop.asked:

@@ -68,8 +68,8 @@ class Group(Protocol):
         """Holds the block back until the first drafter of this machine is through it."""
         ...
 
-    def begin(self, row: int) -> None:
-        """Tells the targets the first row."""
+    def begin(self, step: int, row: int) -> None:
+        """Tells the targets where the run stands."""
         ...
 
     def stop_asked(self) -> bool:
@@ -94,7 +94,7 @@ class Alone:
         """Always its turn."""
         return nullcontext()
 
-    def begin(self, row: int) -> None:
+    def begin(self, step: int, row: int) -> None:
         """Nobody to tell."""
 
     def stop_asked(self) -> bool:

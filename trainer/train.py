@@ -33,20 +33,21 @@ logger = logging.getLogger("trainer")
 def train(config: Config, start: Start, place: Place, source: Source, group: Group) -> int:
     """One drafter's whole run."""
     facts, directory = source.facts, Path(config.checkpoint.dir)
-    plan = Plan(facts.rows, config.rows_per_step(), config.train.max_steps)
-    runner, optimizer = build(config, place, source, plan)
+    runner, optimizer = build(config, place, source)
     drafter, me = runner.drafter, place.rank
     state = fresh_state(config, drafter.shape, facts)
     generators: dict[str, Tensor] = {}
     if place.leads:
         state, generators = restore(config, start, state, drafter, optimizer, directory)
     state = agree(state, generators, place, group, drafter, optimizer)
+    plan = Plan(facts.rows, config.rows_per_step(), config.train.max_steps, state.step, state.row)
+    logger.info("plan: %d steps of %d rows; epochs: %s", plan.total_steps, plan.rows_per_step, plan.epochs)
     with ExitStack() as stack:
         stop = stack.enter_context(catch_stop())
         with group.turn():
             warm_up(runner, optimizer, facts.row_lengths)
-        stack.enter_context(source).start(plan, state.row)
-        group.begin(state.row)
+        stack.enter_context(source).start(plan)
+        group.begin(state.step, state.row)
         sinks = leader_sinks(config, directory, state.step, plan.total_steps) if place.leads else []
         for sink in sinks:
             stack.callback(sink.close)
@@ -66,7 +67,8 @@ def train(config: Config, start: Start, place: Place, source: Source, group: Gro
                 optimizer.collect()
                 tally.add(supply, anchors, totals, row % place.targets, own_target=place.alone)
             summary = sum_up(tally, group, source, runner, place, stop_asked=stop.asked)
-            norm, rate = optimizer.step(state.step, float(summary.totals.denominator), group.sum)
+            denominator = float(summary.totals.denominator)
+            norm, rate = optimizer.step(state.step, plan.total_steps, denominator, group.sum)
             state = advance(state, plan, summary)
             record = clock.record(state, summary, norm, rate, runner)
             if record.step % config.train.log_every == 0 or record.step == plan.total_steps:
@@ -89,7 +91,7 @@ def leader_sinks(config: Config, directory: Path, step: int, total_steps: int) -
     return [*open_sinks(config, directory, step), open_display(config, total_steps)]
 
 
-def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[RowRunner, DrafterOptimizer]:
+def build(config: Config, place: Place, source: Source) -> tuple[RowRunner, DrafterOptimizer]:
     """The drafter with fresh weights, what runs it, and its optimizer."""
     facts, device = source.facts, place.device
     dtype = choose_dtype(config.train.dtype, device)
@@ -123,8 +125,7 @@ def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[Row
         "compiled flex_attention" if backend == "flex" else "SDPA with the dense mask",
         "compiled whole" if enabled else "not compiled",
     )
-    logger.info("plan: %d steps of %d rows; epochs: %s", plan.total_steps, plan.rows_per_step, plan.epochs)
-    return runner, DrafterOptimizer(drafter, config.train, plan.total_steps)
+    return runner, DrafterOptimizer(drafter, config.train)
 
 
 def warm_up(runner: RowRunner, optimizer: DrafterOptimizer, lengths: tuple[int, ...]) -> None:

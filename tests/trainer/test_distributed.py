@@ -127,6 +127,16 @@ def test_all_ranks_killed_and_resumed_on_another_layout(alone: tuple[Path, dict[
     assert "topology.drafters: 1 -> 2" in (folder / "all" / "run.log").read_text()
 
 
+def test_fewer_rows_a_step_end_with_the_rows(tmp_path: Path) -> None:
+    """As the default is: one a drafter. Counted by steps alone, the drafter would wait for rows that are not there."""
+    rows = {"max_steps": 2, "rows_per_step": 4}
+    assert train_here(layout(tmp_path, 1, 1, "run", train=rows)) == 0
+    assert train_ranks(layout(tmp_path, 2, 1, "run", train={"rows_per_step": 1})) == [0, 0, 0]
+    lines = log_of(layout(tmp_path, 2, 1, "run"))
+    assert lines[-1]["step"] == lines[-3]["step"] + 2 == len(lines)
+    assert (lines[-1]["epoch"], lines[-1]["batch"]) == (3, 0)
+
+
 def test_a_rank_that_fails_ends_the_job_with_its_reason(tmp_path: Path) -> None:
     config = layout(tmp_path, 1, 1, "run", data={"paths": [str(tmp_path / "none.jsonl")]})
     began = time.monotonic()

@@ -134,6 +134,24 @@ def test_a_longer_schedule_goes_on_and_says_what_changed(tmp_path: Path) -> None
     assert "train.max_steps: 2 -> 4" in (tmp_path / "run" / "run.log").read_text()
 
 
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_other_rows_a_step_train_on_the_rows_that_are_left(tmp_path: Path, before: int, after: int) -> None:
+    """Steps and rows part: counted by steps alone, the run would end early, or wait for rows that are not there."""
+    config = small_config(tmp_path, train={"rows_per_step": before, "max_steps": 4})
+    train_here(config)
+    left = len(train_all(tmp_path, rows_per_step=before, run="whole")) * before - 4 * before
+    found = train_all(tmp_path, rows_per_step=after, run="run")
+    assert found[-1]["step"] == 4 + left // after
+    assert [line["step"] for line in found] == list(range(1, found[-1]["step"] + 1))
+    assert found[-1]["epoch"] == 3
+
+
+def train_all(folder: Path, rows_per_step: int, run: str) -> list[dict[str, Any]]:
+    config = small_config(folder, run, train={"rows_per_step": rows_per_step})
+    assert train_here(config) == 0
+    return log_of(config)
+
+
 def test_fresh_sets_the_earlier_run_aside(tmp_path: Path) -> None:
     config = small_config(tmp_path, train={"max_steps": 3}, checkpoint={"every": 2})
     train_here(config)
