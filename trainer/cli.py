@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trainer.config import load_config
-from trainer.errors import ConfigError, TrainerError
+from trainer.errors import ConfigError, TrainerError, exit_code
 
 app = typer.Typer(
     name="trainer",
@@ -121,4 +121,4 @@ def main() -> None:
         app()
     except (TrainerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code if isinstance(error, TrainerError) else 1) from error
+        raise SystemExit(exit_code(error)) from error

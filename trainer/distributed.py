@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from trainer import checkpoint
 from trainer.config import Config
-from trainer.errors import ConfigError, RankFailed, TrainerError
+from trainer.errors import ConfigError, RankFailed, exit_code, is_expected
 from trainer.process import catch_stop
 from trainer.resume import Start
 from trainer.source import Facts, LocalSource, Plan, open_local
@@ -76,7 +76,8 @@ class Fabric:
     def _movable(self, tensor: Tensor) -> Iterator[Tensor]:
         """The tensor, or a copy where the drafters' backend can reach it, copied back at the end."""
         moved = tensor.to(self.carrier)
-        yield moved
+        with connected():
+            yield moved
         if moved is not tensor:
             tensor.copy_(moved)
 
@@ -131,21 +132,31 @@ def run_rank(config: Config, start: Start, place: Place) -> int:
         )
         fabric = connect(place, PrefixStore("trainer", store))
         code = serve(config, place, fabric) if place.drafter is None else draft(config, start, place, fabric)
-        dist.barrier()
+        with catch_stop(), connected():  # a rank that is done must not die of a signal while others train and save
+            dist.barrier()
     except BaseException as raised:
         error: BaseException = raised
         if isinstance(raised, dist.DistError):
             error = RankFailed(f"the connection to the other ranks broke: {raised}")
-        expected = isinstance(error, TrainerError)
-        logger.error("rank %d: %s: %s", place.rank, type(error).__name__, error, exc_info=not expected)
-        watch.fail(error)
+        if (told := watch.fail(error)) is not None:
+            error = RankFailed(told)
+        logger.error("rank %d: %s: %s", place.rank, type(error).__name__, error, exc_info=not is_expected(error))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         # Threads may be stuck in messages from ranks that are gone, and no exit handler must wait for them.
-        os._exit(error.exit_code if isinstance(error, TrainerError) else 1)
+        os._exit(exit_code(error))
     watch.close()
     dist.destroy_process_group()
     return code
+
+
+@contextmanager
+def connected() -> Iterator[None]:
+    """RankFailed where a collective meets another rank's end, which is a mere RuntimeError over gloo."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankFailed(f"the connection to the other ranks broke: {error}") from error
 
 
 def gpu_each(gpus: list[bytes]) -> bool:

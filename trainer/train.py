@@ -80,7 +80,8 @@ def train(config: Config, start: Start, place: Place, source: Source, group: Gro
                 save(config, directory, state, drafter, optimizer, place, group)
         if stopping:
             group.stop()
-            logger.warning("asked to stop: the run ends with the checkpoint of step %d", state.step)
+            if place.leads:
+                logger.warning("asked to stop: the run ends with the checkpoint of step %d", state.step)
         if place.leads and (advice := clock.advice()):
             logger.info(advice)
     return 0
