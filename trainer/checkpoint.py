@@ -8,7 +8,6 @@ process killed at any moment leaves either the whole or nothing.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shutil
@@ -23,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trainer.config import Config, Whole
+from trainer.config import Whole
 from trainer.errors import CheckpointError, ResumeRefused
 from trainer.files import locked, new_directory
 
@@ -37,6 +36,15 @@ FORMAT = 1
 _NAME = re.compile(r"step_(\d+)")
 _UNFINISHED = re.compile(r"\.step_\d+\.(.*\.tmp|deleting)")
 logger = logging.getLogger("trainer")
+
+
+class EarlierData(msgspec.Struct, frozen=True):
+    """Data that a run has trained on before its present data."""
+
+    digest: str
+    paths: list[str]
+    until_step: int
+    """The last update on it."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +71,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     drafter: dict[str, Any]
     """The drafter's sizes."""
     data_digest: str
+    earlier_data: tuple[EarlierData, ...] = ()
+    """What ``--new-data`` left, in order; epoch, batch and row count the present data alone."""
     topology: dict[str, int]
     torch_version: str
     files: dict[str, int] = {}
@@ -129,13 +139,13 @@ def load_tensors(path: Path, name: str, device: torch.device) -> dict[str, Tenso
 
 def differences(saved: State, now: State) -> list[str]:
     """What makes a checkpoint one of another run: target, tokenizer, drafter, data, seed."""
-    return [
+    data = [] if saved.data_digest == now.data_digest else [f"the data differs ({_data_change(saved, now)})"]
+    return data + [
         f"{what} was {before!r} and is {after!r}"
         for what, before, after in (
             ("mask id", saved.mask_token_id, now.mask_token_id),
             ("taps", list(saved.taps), list(now.taps)),
             ("block size", saved.block_size, now.block_size),
-            ("data", saved.data_digest, now.data_digest),
             ("seed", saved.seed, now.seed),
             *(
                 (f"target {key}", saved.identity.get(key), now.identity.get(key))
@@ -151,22 +161,45 @@ def differences(saved: State, now: State) -> list[str]:
     ]
 
 
+def _data_change(saved: State, now: State) -> str:
+    """Why rows differ: settings, or what the files hold."""
+    keys = [line for line in changed_settings(saved, now) if re.match(r"data\.(?!cache_dir)", line)]
+    return "; ".join(keys) or f"what {', '.join(now.config['data']['paths'])} holds has changed"
+
+
 def refuse_mismatch(saved: State, now: State) -> None:
     """ResumeRefused, naming every difference, unless the checkpoint is of this drafter, target and data."""
     found = differences(saved, now)
     if found:
+        other_data = saved.data_digest != now.data_digest
         raise ResumeRefused(
             f"step {saved.step} cannot be resumed: {'; '.join(found)}. "
+            f"{'--new-data keeps weights and optimizer and begins this data, ' if other_data else ''}"
             "--weights-only starts a new run from its weights, --fresh from nothing"
         )
 
 
-def changed_settings(saved: State, config: Config) -> list[str]:
+def begin_new_data(saved: State, now: State) -> State:
+    """The saved state at the first row of the present data; unchanged where it was trained on that."""
+    if saved.data_digest == now.data_digest:
+        return saved
+    left = EarlierData(saved.data_digest, saved.config["data"]["paths"], saved.step)
+    logger.warning("new data after step %d: %s", saved.step, _data_change(saved, now))
+    return msgspec.structs.replace(
+        saved,
+        data_digest=now.data_digest,
+        earlier_data=(*saved.earlier_data, left),
+        epoch=0,
+        batch_index=0,
+        row=0,
+    )
+
+
+def changed_settings(saved: State, now: State) -> list[str]:
     """The configured values that differ from the checkpoint's, as ``section.key: before -> after``."""
-    now = json.loads(msgspec.json.encode(config))
     return [
         f"{section}.{key}: {saved.config.get(section, {}).get(key)!r} -> {value!r}"
-        for section, values in now.items()
+        for section, values in now.config.items()
         for key, value in values.items()
         if saved.config.get(section, {}).get(key) != value
     ]

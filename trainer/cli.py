@@ -40,6 +40,9 @@ def train(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Resume at this checkpoint instead of at the newest.")
     ] = None,
+    new_data: Annotated[
+        bool, typer.Option("--new-data", help="Resume on changed data: keep the optimizer, begin at its first row.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print shapes, memory, FLOPs and the plan; train nothing.")
     ] = False,
@@ -55,8 +58,8 @@ def train(
     counts = {"targets": targets, "drafters": drafters}
     extra = [f"topology.{name}={count}" for name, count in counts.items() if count is not None]
     values = load_config(config, [*(overrides or ()), *extra])
-    if sum([fresh, weights_only is not None, checkpoint is not None]) > 1:
-        raise ConfigError("--fresh, --weights-only and --checkpoint exclude each other")
+    if sum([fresh, weights_only is not None, checkpoint is not None or new_data]) > 1:
+        raise ConfigError("--fresh, --weights-only, and --checkpoint or --new-data exclude each other")
     if dry_run:
         from trainer.dryrun import show
 
@@ -69,7 +72,8 @@ def train(
     from trainer.job import run
     from trainer.resume import Start
 
-    raise typer.Exit(run(values, Start(fresh=fresh, weights_only=weights_only, checkpoint=checkpoint)))
+    start = Start(fresh=fresh, weights_only=weights_only, checkpoint=checkpoint, new_data=new_data)
+    raise typer.Exit(run(values, start))
 
 
 @app.command(epilog=ARGUMENTS)

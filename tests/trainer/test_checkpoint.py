@@ -157,10 +157,12 @@ def test_a_stamp_that_fails_is_a_warning(
 def test_changed_settings_are_listed(tmp_path: Path) -> None:
     from trainer.config import build_config
 
-    before, after = build_config({}), build_config({"train": {"lr": 1.0}})
-    saved = msgspec.structs.replace(state(1), config=json.loads(msgspec.json.encode(before)))
-    assert checkpoint.changed_settings(saved, before) == []
-    assert checkpoint.changed_settings(saved, after) == ["train.lr: 0.0006 -> 1.0"]
+    before, after = (
+        msgspec.structs.replace(state(1), config=json.loads(msgspec.json.encode(build_config(table))))
+        for table in ({}, {"train": {"lr": 1.0}})
+    )
+    assert checkpoint.changed_settings(before, before) == []
+    assert checkpoint.changed_settings(before, after) == ["train.lr: 0.0006 -> 1.0"]
 
 
 def test_generators_are_set_from_a_row_of_all_ranks_states() -> None:
