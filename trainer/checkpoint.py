@@ -92,24 +92,46 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in found if (path / STATE).is_file())
 
 
+def find(directory: Path, named: Path | None = None) -> Path | None:
+    """A run's newest checkpoint, if it has one, or the ``named`` one: a path, or its name in the run's directory.
+
+    CheckpointError where there is none of that name.
+    """
+    found = list_checkpoints(directory)
+    if named is None:
+        return found[-1][1] if found else None
+    for path in (named, directory / named):
+        if (path / STATE).is_file():
+            return path
+    held = ", ".join(path.name for _, path in found) or "none"
+    raise CheckpointError(f"{named} is no checkpoint: it holds no {STATE}. Those of {directory}: {held}")
+
+
 def save(directory: Path, state: State, tensors: Mapping[str, Mapping[str, Tensor]]) -> Path:
     """Writes ``step_N`` durably; ``tensors`` maps file names to contents. CheckpointError if the disk refuses."""
     target = checkpoint_path(directory, state.step)
-    try:
+    with writing(target):
         _write(target, state, tensors)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot write {target}: {error}") from error
     return target
 
 
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """CheckpointError, with the name of ``target``, where the disk refuses what the block writes."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot write {target}: {error}") from error
+
+
 def _write(target: Path, state: State, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-    with new_directory(target) as writing:
+    with new_directory(target) as folder:
         for name, content in tensors.items():
             # safetensors refuses tensors that share memory, as views of one buffer do.
-            save_file({key: value.detach().cpu().contiguous() for key, value in content.items()}, writing / name)
-        sizes = {name: (writing / name).stat().st_size for name in tensors}
+            save_file({key: value.detach().cpu().contiguous() for key, value in content.items()}, folder / name)
+        sizes = {name: (folder / name).stat().st_size for name in tensors}
         complete = msgspec.structs.replace(state, files=sizes)
-        (writing / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(complete)))
+        (folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(complete)))
         if target.exists():  # an older branch of this run reached the same step
             _delete(target)
 
@@ -253,7 +275,10 @@ def run_lock(directory: Path) -> Iterator[None]:
 
     Raises CheckpointError while another process holds it.
     """
-    with locked(directory / ".lock", CheckpointError(f"another trainer is at work in {directory}")):
+    with locked(
+        directory / ".lock",
+        CheckpointError(f"another trainer is at work in {directory}: end it, or name another checkpoint.dir"),
+    ):
         for path in directory.iterdir():
             if _UNFINISHED.fullmatch(path.name):
                 shutil.rmtree(path)

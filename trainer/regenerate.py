@@ -22,7 +22,7 @@ from rich.progress import Progress
 
 from trainer.config import Config, RegenerateConfig
 from trainer.errors import ConfigError, ResumeRefused
-from trainer.files import cut_torn_line, locked, write_text
+from trainer.files import cut_torn_line, locked, naming, write_text
 from trainer.prompts import HELD_OUT, SOURCES, Prompt, load_prompts
 from trainer.targets import open_target
 from trainer.targets.generation import generate
@@ -87,11 +87,11 @@ def regenerate(target: DecodableTarget, config: RegenerateConfig, *, progress: b
                 group = encoded[first : first + config.batch_size]
                 responses = _answer(target, group, first, config)
                 missing = max(0, done - first)
-                for line in _lines(target, group[missing:], responses[missing:]):
-                    file.write(line)
+                with naming(out):
+                    file.writelines(_lines(target, group[missing:], responses[missing:]))
+                    file.flush()
+                    os.fsync(file.fileno())
                 tokens += sum(map(len, responses[missing:]))
-                file.flush()
-                os.fsync(file.fileno())
                 bar.update(task, completed=first + len(group))
     seconds = time.perf_counter() - began
     return Summary(out, len(encoded), len(encoded) - done, tokens, seconds, tuple(left_out))

@@ -71,18 +71,17 @@ def restore(
 
     Raises ResumeRefused, CheckpointError.
     """
-    if start.weights_only is not None:
-        saved = checkpoint.load_state(start.weights_only)
+    path = checkpoint.find(directory, start.weights_only or start.checkpoint)
+    if start.weights_only is not None and path is not None:
+        saved = checkpoint.load_state(path)
         for change in checkpoint.differences(saved, fresh):
             logger.warning("weights of another kind of run: %s", change)
-        load_weights(drafter, start.weights_only)
+        load_weights(drafter, path)
         optimizer.adopt()
-        logger.info("a new run from the weights of %s", start.weights_only)
+        logger.info("a new run from the weights of %s", path)
     if start.fresh or start.weights_only is not None:
         checkpoint.set_aside(directory, config.log.jsonl)
         return fresh, {}
-    found = checkpoint.list_checkpoints(directory)
-    path = start.checkpoint or (found[-1][1] if found else None)
     if path is None:
         return fresh, {}
     saved = checkpoint.load_state(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from trainer.checkpoint import MODEL, State, list_checkpoints, load_tensors
+from trainer.checkpoint import MODEL, State, find, load_tensors
 from trainer.config import Config
 from trainer.errors import CheckpointError, ResumeRefused
 from trainer.model import Drafter, DrafterShape
@@ -16,13 +16,11 @@ from trainer.targets.interface import DecodableTarget
 
 
 def find_checkpoint(config: Config, checkpoint: Path | None) -> Path:
-    """The named checkpoint, or the run's last one; CheckpointError where there is none."""
-    if checkpoint is not None:
-        return checkpoint
-    found = list_checkpoints(Path(config.checkpoint.dir))
-    if not found:
+    """The named checkpoint, or the run's newest one; CheckpointError where there is none."""
+    path = find(Path(config.checkpoint.dir), checkpoint)
+    if path is None:
         raise CheckpointError(f"{config.checkpoint.dir} holds no checkpoint")
-    return found[-1][1]
+    return path
 
 
 def drafter_shape(state: State) -> DrafterShape:

@@ -123,6 +123,23 @@ def test_other_users_may_read_a_checkpoint_as_the_umask_says(tmp_path: Path) -> 
     assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o640}
 
 
+def test_a_checkpoint_is_found_by_path_or_by_its_name_in_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    assert checkpoint.find(run) is None
+    for step in (3, 10):
+        save(run, step)
+    save(other, 5)
+    assert checkpoint.find(run) == run / "step_10"
+    assert checkpoint.find(run, Path("step_3")) == run / "step_3"
+    assert checkpoint.find(run, other / "step_5") == other / "step_5"
+    with pytest.raises(CheckpointError, match=r"step_5 is no checkpoint.*run: step_3, step_10"):
+        checkpoint.find(run, Path("step_5"))
+    monkeypatch.chdir(other)
+    assert checkpoint.find(run, Path("step_5")) == Path("step_5")
+
+
 def test_pruning_keeps_the_last_and_the_milestones(tmp_path: Path) -> None:
     for step in range(10, 80, 10):
         save(tmp_path, step)

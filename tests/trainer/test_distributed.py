@@ -228,7 +228,7 @@ def test_the_command_ends_with_the_failed_ranks_own_code_and_words(tmp_path: Pat
         [*command, 'data.paths=["none.jsonl"]'], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     )
     assert done.returncode == ConfigError.exit_code
-    assert "rank 2: ConfigError: cannot read none.jsonl" in done.stderr
+    assert "rank 2: ConfigError: data.paths: cannot read none.jsonl" in done.stderr
     assert "Traceback" not in done.stderr
     assert "torch" not in done.stderr
 
