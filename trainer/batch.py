@@ -48,15 +48,9 @@ class TargetFeatures:
 class Target(Protocol):
     """A frozen language model as the drafter sees it."""
 
-    name: str
     shape: TargetShape  # heads and sizes, from which the drafter's own follow
-    hidden_size: int  # H
-    num_layers: int
-    vocab_size: int
     mask_token_id: int
     tap_layers: tuple[int, ...]  # [K], 0-based, ascending
-    rope_theta: float
-    rms_norm_eps: float
     dtype: torch.dtype
     device: torch.device
 

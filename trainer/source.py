@@ -9,46 +9,23 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from trainer.batch import PackedBatch, Target, TargetFeatures
+from trainer.batch import Target, TargetFeatures
 from trainer.config import Config
+from trainer.data import Dataset, open_dataset
 from trainer.errors import ConfigError, TrainerError
 from trainer.shapes import TargetShape
+from trainer.targets import open_target
 from trainer.topology import Place, choose_dtype
-
-logger = logging.getLogger("trainer")
-
-
-class Dataset(Protocol):
-    """What the trainer asks of ``trainer.data``."""
-
-    @property
-    def digest(self) -> str:
-        """Of everything that the rows depend on."""
-        ...
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The static lengths that rows have, ascending."""
-        ...
-
-    def num_batches(self, epoch: int) -> int:
-        """Rows of an epoch."""
-        ...
-
-    def batch(self, epoch: int, index: int) -> PackedBatch:
-        """One row, on CPU."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +40,7 @@ class Facts:
     data_digest: str
     row_lengths: tuple[int, ...]
     rows: tuple[int, ...]  # an epoch
+    report: tuple[str, ...] = field(compare=False)  # what became of the text, for the log; it names files
 
     @classmethod
     def of(cls, target: Target, dataset: Dataset, epochs: int) -> Facts:
@@ -76,6 +54,7 @@ class Facts:
             dataset.digest,
             dataset.lengths,
             tuple(dataset.num_batches(epoch) for epoch in range(epochs)),
+            tuple(dataset.report.lines()),
         )
 
 
@@ -265,13 +244,8 @@ class LocalSource:
 
 def open_local(config: Config, place: Place) -> LocalSource:
     """Target and data of this process: of a target rank, or of the only one."""
-    from trainer.data import open_dataset
-    from trainer.targets import open_target
-
     dtype = choose_dtype(config.target.dtype, place.device)
     target = open_target(config.target, place.device, dtype, config.model.num_taps)
     dataset = open_dataset(config.data, target.tokenizer)
-    for line in dataset.report.lines():
-        logger.info(line)
     worker = place.target or 0
     return LocalSource(target, dataset, config.train.epochs, config.topology.prefetch, worker, place.targets)

@@ -33,6 +33,9 @@ logger = logging.getLogger("trainer")
 def train(config: Config, start: Start, place: Place, source: Source, group: Group) -> int:
     """One drafter's whole run."""
     facts, directory = source.facts, Path(config.checkpoint.dir)
+    if place.leads:
+        for line in facts.report:
+            logger.info(line)
     runner, optimizer = build(config, place, source)
     drafter, me = runner.drafter, place.rank
     state = fresh_state(config, drafter.shape, facts)

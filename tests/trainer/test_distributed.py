@@ -75,7 +75,9 @@ def test_losses_equal_those_of_one_process(
         assert max(line["q_hs"]) <= 2
         assert max(line["q_pre"]) <= 4
     assert max(max(line["q_pre"]) for line in lines) > 0
-    assert "keep a drafter busy; best split" in (folder / config.checkpoint.dir / "run.log").read_text()
+    said = (folder / config.checkpoint.dir / "run.log").read_text()
+    assert "keep a drafter busy; best split" in said
+    assert "data: 40 documents" in said
 
 
 def test_three_drafters_differ_by_rounding_alone(alone: tuple[Path, dict[int, dict[str, Any]]]) -> None:

@@ -314,7 +314,7 @@ def test_transformers_reads_the_config_back_with_nothing_lost(
     read = transformers.AutoConfig.from_pretrained(out)
     assert read.layer_types == ["sliding_attention", "full_attention"]
     assert read.sliding_window == 16
-    assert read.rope_parameters["rope_theta"] == target.rope_theta
+    assert read.rope_parameters["rope_theta"] == target.shape.rope_theta
     assert (read.block_size, read.num_target_layers, read.head_dim) == (4, 8, target.shape.head_dim)
     assert read.dflash_config["mask_token_id"] == target.mask_token_id
     assert read.dtype == torch.bfloat16

@@ -217,7 +217,7 @@ def test_identity_names_the_content(folders: dict[str, Path], tmp_path: Path) ->
     first = open_target(config, CPU, torch.float32, 5)
     assert first.identity() == open_target(config, CPU, torch.float32, 5).identity()
     other = save_model(tmp_path / "llama", "llama")
-    assert other.config.hidden_size == first.hidden_size
+    assert other.config.hidden_size == first.shape.hidden_size
     with torch.no_grad():
         other.lm_head.weight[0, 0] += 1
     other.save_pretrained(tmp_path / "llama")

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from trainer.batch import Target
 from trainer.errors import ConfigError
+from trainer.shapes import TargetShape, tap_layers
 from trainer.tokenizer import Tokenizer
 
 
@@ -54,7 +57,7 @@ class BatchSession(Protocol):
 
 
 class DecodableTarget(Target, Protocol):
-    """A target that also decodes; every implementation here is one."""
+    """A target that also decodes; every implementation here is one, on ``FrozenTarget``."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -72,6 +75,52 @@ class DecodableTarget(Target, Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] to float32 [..., V] with the mask id at minus infinity: the target never writes it."""
         ...
+
+
+class FrozenTarget:
+    """What each target here is, whatever runs its layers. ``digest`` names the weights' content."""
+
+    def __init__(
+        self,
+        name: str,
+        shape: TargetShape,
+        tokenizer: Tokenizer,
+        embedding: Tensor,
+        head: Tensor,
+        *,
+        digest: str,
+        num_taps: int,
+        mask_token_id: int | None,
+    ) -> None:
+        self.name, self.shape, self.tokenizer = name, shape, tokenizer
+        self._embedding, self._head, self._digest = embedding, head, digest
+        self.vocab_size = embedding.shape[0]
+        self.dtype, self.device = embedding.dtype, embedding.device
+        self.tap_layers = tap_layers(shape.num_layers, num_taps)
+        self.mask_token_id = choose_mask_id(tokenizer, self.vocab_size, mask_token_id)
+
+    def embedding(self) -> Tensor:
+        return self._embedding
+
+    def lm_head(self) -> Tensor:
+        return self._head
+
+    def identity(self) -> dict[str, str | int | float]:
+        return {
+            "name": self.name,
+            "weights": self._digest,
+            "tokenizer": self.tokenizer.digest,
+            "hidden_size": self.shape.hidden_size,
+            "num_layers": self.shape.num_layers,
+            "vocab_size": self.vocab_size,
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
+    @torch.no_grad()
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = functional.linear(hidden, self._head).float()
+        logits[..., self.mask_token_id] = -torch.inf
+        return logits
 
 
 def choose_mask_id(tokenizer: Tokenizer, vocab_size: int, asked: int | None = None) -> int:
