@@ -79,11 +79,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of each other file."""
 
 
-def checkpoint_path(directory: Path, step: int) -> Path:
-    """Where the checkpoint of ``step`` is."""
-    return directory / f"step_{step}"
-
-
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
     """The finished checkpoints of a run, by ascending step."""
     if not directory.is_dir():
@@ -109,7 +104,7 @@ def find(directory: Path, named: Path | None = None) -> Path | None:
 
 def save(directory: Path, state: State, tensors: Mapping[str, Mapping[str, Tensor]]) -> Path:
     """Writes ``step_N`` durably; ``tensors`` maps file names to contents. CheckpointError if the disk refuses."""
-    target = checkpoint_path(directory, state.step)
+    target = directory / f"step_{state.step}"
     with writing(target):
         _write(target, state, tensors)
     return target
@@ -162,24 +157,21 @@ def load_tensors(path: Path, name: str, device: torch.device) -> dict[str, Tenso
 def differences(saved: State, now: State) -> list[str]:
     """What makes a checkpoint one of another run: target, tokenizer, drafter, data, seed."""
     data = [] if saved.data_digest == now.data_digest else [f"the data differs ({_data_change(saved, now)})"]
-    return data + [
-        f"{what} was {before!r} and is {after!r}"
-        for what, before, after in (
-            ("mask id", saved.mask_token_id, now.mask_token_id),
-            ("taps", list(saved.taps), list(now.taps)),
-            ("block size", saved.block_size, now.block_size),
-            ("seed", saved.seed, now.seed),
-            *(
-                (f"target {key}", saved.identity.get(key), now.identity.get(key))
-                for key in sorted(saved.identity.keys() | now.identity.keys())
-            ),
-            *(
-                (f"drafter {key}", saved.drafter.get(key), now.drafter.get(key))
-                for key in sorted(saved.drafter.keys() | now.drafter.keys())
-                if key not in ("taps", "block_size")
-            ),
-        )
-        if before != after
+    before, after = (
+        {"mask id": state.mask_token_id, "seed": state.seed}
+        | {f"target {key}": value for key, value in state.identity.items()}
+        | {f"drafter {key}": value for key, value in state.drafter.items()}
+        for state in (saved, now)
+    )
+    return data + changes(before, after)
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """In words, what differs between two sets of facts."""
+    return [
+        f"{key} was {before.get(key)!r} and is {after.get(key)!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
     ]
 
 

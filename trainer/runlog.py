@@ -47,6 +47,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     mfu: float | None
     """Model FLOPs by the time and the nominal bf16 peak of the drafters' devices; null where that is unknown."""
     step_s: float
+    """Without the saving of a checkpoint before it."""
     data_wait_s: float
     target_s: float
     """Seconds of target work for this step's rows."""

@@ -19,12 +19,13 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from trainer.batch import Target, TargetFeatures
+from trainer.batch import TargetFeatures
 from trainer.config import Config
 from trainer.data import Dataset, open_dataset
 from trainer.errors import ConfigError, TrainerError
 from trainer.shapes import TargetShape
 from trainer.targets import open_target
+from trainer.targets.interface import DecodableTarget
 from trainer.topology import Place, choose_dtype
 
 
@@ -43,13 +44,13 @@ class Facts:
     report: tuple[str, ...] = field(compare=False)  # what became of the text, for the log; it names files
 
     @classmethod
-    def of(cls, target: Target, dataset: Dataset, epochs: int) -> Facts:
+    def of(cls, target: DecodableTarget, dataset: Dataset, epochs: int) -> Facts:
         """Of an opened target and data set."""
         return cls(
             target.identity(),
             target.shape,
             target.mask_token_id,
-            tuple(target.tap_layers),
+            target.tap_layers,
             target.dtype,
             dataset.digest,
             dataset.lengths,
@@ -201,7 +202,7 @@ class LocalSource:
     """A target's rows, each read when it is asked for: all of them where target and drafter are one process."""
 
     def __init__(
-        self, target: Target, dataset: Dataset, epochs: int, prefetch: int, worker: int = 0, workers: int = 1
+        self, target: DecodableTarget, dataset: Dataset, epochs: int, prefetch: int, worker: int = 0, workers: int = 1
     ) -> None:
         self.facts = Facts.of(target, dataset, epochs)
         self._worker, self._workers = worker, workers

@@ -51,7 +51,9 @@ def train(config: Config, start: Start, place: Place, source: Source, group: Gro
             warm_up(runner, optimizer, facts.row_lengths)
         stack.enter_context(source).start(plan)
         group.begin(state.step, state.row)
-        sinks = leader_sinks(config, directory, state.step, plan.total_steps) if place.leads else []
+        sinks: list[Sink] = []
+        if place.leads:
+            sinks = [*open_sinks(config, directory, state.step), open_display(config, plan.total_steps)]
         for sink in sinks:
             stack.callback(sink.close)
         if place.leads and state.step >= plan.total_steps:
@@ -63,7 +65,8 @@ def train(config: Config, start: Start, place: Place, source: Source, group: Gro
         stopping = False
         while state.step < plan.total_steps and not stopping:
             tally = Tally(drafter.shape, facts, place.targets, place.drafters, me)
-            for row in range(state.row + me, state.row + plan.rows_per_step, place.drafters):
+            mine = state.row + (me - state.row) % place.drafters
+            for row in range(mine, state.row + plan.rows_per_step, place.drafters):
                 supply = source.next()
                 anchors = runner.draw(supply.features.batch)
                 totals = runner.run(supply.features, anchors)
@@ -74,13 +77,15 @@ def train(config: Config, start: Start, place: Place, source: Source, group: Gro
             norm, rate = optimizer.step(state.step, plan.total_steps, denominator, group.sum)
             state = advance(state, plan, summary)
             record = clock.record(state, summary, norm, rate, runner)
-            if record.step % config.train.log_every == 0 or record.step == plan.total_steps:
-                for sink in sinks:
-                    sink.write(record)
             # All drafters read it from the same sum, so that all of them stop after the same step.
             stopping = summary.counts["stop"] > 0
-            if stopping or due(config, state.step, plan.total_steps):
+            last = stopping or state.step == plan.total_steps
+            if last or state.step % config.train.log_every == 0:
+                for sink in sinks:
+                    sink.write(record)
+            if last or (config.checkpoint.every and state.step % config.checkpoint.every == 0):
                 save(config, directory, state, drafter, optimizer, place, group)
+                clock.skip()
         if stopping:
             group.stop()
             if place.leads:
@@ -88,11 +93,6 @@ def train(config: Config, start: Start, place: Place, source: Source, group: Gro
         if place.leads and (advice := clock.advice()):
             logger.info(advice)
     return 0
-
-
-def leader_sinks(config: Config, directory: Path, step: int, total_steps: int) -> list[Sink]:
-    """Logs and screen."""
-    return [*open_sinks(config, directory, step), open_display(config, total_steps)]
 
 
 def build(config: Config, place: Place, source: Source) -> tuple[RowRunner, DrafterOptimizer]:
@@ -174,12 +174,6 @@ def advance(state: checkpoint.State, plan: Plan, summary: Summary) -> checkpoint
     return msgspec.structs.replace(
         state, step=state.step + 1, row=row, epoch=epoch, batch_index=index, samples=samples
     )
-
-
-def due(config: Config, step: int, total: int) -> bool:
-    """Whether this step ends with a checkpoint."""
-    every = config.checkpoint.every
-    return step == total or (every > 0 and step % every == 0)
 
 
 def save(

@@ -125,8 +125,8 @@ def _alive(process: psutil.Process | None) -> bool:
         return False
 
 
-def wait_for(store: Store, key: str, interval: float = 0.05) -> bytes:
+def wait_for(store: Store, key: str) -> bytes:
     """A key's value; waits as long as it takes (the death watch ends a wait for a dead rank)."""
     while not store.check([key]):
-        time.sleep(interval)
+        time.sleep(0.05)
     return store.get(key)

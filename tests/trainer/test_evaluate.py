@@ -171,7 +171,7 @@ def test_simulated_lengths_need_no_later_tokens(trained: tuple[Config, Decodable
 
 def test_another_target_is_refused(trained: tuple[Config, DecodableTarget]) -> None:
     other = msgspec.structs.replace(trained[0], target=msgspec.structs.replace(trained[0].target, seed=5))
-    with pytest.raises(ResumeRefused, match=r"weights was random:0.* and is random:5"):
+    with pytest.raises(ResumeRefused, match=r"weights was 'random:0.* and is 'random:5"):
         evaluate.run(other)
 
 

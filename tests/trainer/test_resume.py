@@ -103,7 +103,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({"target": {"mask_token_id": 252}}, "mask id was 255 and is 252"),
         ({"model": {"num_taps": 3}}, "taps"),
-        ({"model": {"block_size": 5}}, "block size"),
+        ({"model": {"block_size": 5}}, "drafter block_size was 4 and is 5"),
         ({"target": {"seed": 1}}, "target "),
         ({"model": {"num_layers": 1, "layer_types": ["full_attention"]}}, "drafter num_layers"),
         ({"model": {"sliding_window": 20}}, "drafter sliding_window"),

@@ -29,7 +29,7 @@ from trainer.batch import PackedBatch, TargetFeatures
 from trainer.config import TargetConfig
 from trainer.errors import ConfigError
 from trainer.shapes import shape_of_hf
-from trainer.targets.interface import BatchSession, Extension, FrozenTarget, Session
+from trainer.targets.interface import BatchSession, DecodableTarget, Extension, Session
 from trainer.targets.own import document_bounds
 from trainer.tokenizer import Tokenizer
 
@@ -115,8 +115,8 @@ def _transformers() -> Any:
     return transformers
 
 
-class HuggingFaceTarget(FrozenTarget):
-    """Implements ``DecodableTarget``."""
+class HuggingFaceTarget(DecodableTarget):
+    """On a model of ``transformers``."""
 
     def __init__(self, path: Path, model: Any, tokenizer: Tokenizer, **further: Any) -> None:
         shape = shape_of_hf(json.loads((path / "config.json").read_text(encoding="utf-8")), path.name)

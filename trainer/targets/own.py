@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from trainer.batch import PackedBatch, TargetFeatures
-from trainer.targets.interface import BatchSession, Extension, FrozenTarget, Session
+from trainer.targets.interface import BatchSession, DecodableTarget, Extension, Session
 from trainer.targets.transformer import KeyValueCache, Transformer, attend_by_document, attend_varlen
 from trainer.tokenizer import Tokenizer
 
 
-class OwnTarget(FrozenTarget):
-    """Implements ``DecodableTarget``."""
+class OwnTarget(DecodableTarget):
+    """On the trainer's own transformer."""
 
     def __init__(self, name: str, model: Transformer, tokenizer: Tokenizer, **further: Any) -> None:
         self.model = model.requires_grad_(False).eval()
