@@ -194,7 +194,7 @@ def connect(place: Place, store: Store) -> Fabric:
 
 def draft(config: Config, start: Start, place: Place, fabric: Fabric) -> int:
     """A drafter's run."""
-    facts = decode_facts(wait_for(fabric.store, FACTS))
+    facts = msgspec.json.decode(wait_for(fabric.store, FACTS), type=Facts)
     shape = (facts.shape.vocab_size, facts.shape.hidden_size)
     heads = [
         torch.empty(shape, dtype=facts.dtype, device=fabric.carrier) for _ in range(1 if facts.shape.tied else 2)
@@ -247,28 +247,11 @@ def serve(config: Config, place: Place, fabric: Fabric) -> int:
 def publish(source: LocalSource, place: Place, fabric: Fabric) -> None:
     """Target 0 tells the drafters what they must know; ConfigError where another target differs from it."""
     if place.target == 0:
-        fabric.store.set(FACTS, encode_facts(source.facts).decode())
+        fabric.store.set(FACTS, msgspec.json.encode(source.facts).decode())
         embedding, head = source.head()
         for tensor in (embedding,) if source.facts.shape.tied else (embedding, head):
             fabric.spread_head(tensor.detach().to(fabric.carrier).contiguous())
         return
-    first = decode_facts(wait_for(fabric.store, FACTS))
+    first = msgspec.json.decode(wait_for(fabric.store, FACTS), type=Facts)
     if first != source.facts:
         raise ConfigError(f"target {place.target} differs from target 0: {source.facts}, {first}")
-
-
-def encode_facts(facts: Facts) -> bytes:
-    """JSON."""
-    return msgspec.json.encode(facts, enc_hook=lambda dtype: str(dtype).removeprefix("torch."))
-
-
-def decode_facts(raw: bytes) -> Facts:
-    """The inverse."""
-
-    def dtype(kind: type, name: str) -> torch.dtype:
-        value = getattr(torch, name)
-        if not isinstance(value, torch.dtype):
-            raise TypeError(f"{name} is no {kind}")
-        return value
-
-    return msgspec.json.decode(raw, type=Facts, dec_hook=dtype)

@@ -37,7 +37,6 @@ class Facts:
     shape: TargetShape
     mask_token_id: int
     taps: tuple[int, ...]
-    dtype: torch.dtype
     data_digest: str
     row_lengths: tuple[int, ...]
     rows: tuple[int, ...]  # an epoch
@@ -51,12 +50,16 @@ class Facts:
             target.shape,
             target.mask_token_id,
             target.tap_layers,
-            target.dtype,
             dataset.digest,
             dataset.lengths,
             tuple(dataset.num_batches(epoch) for epoch in range(epochs)),
             tuple(dataset.report.lines()),
         )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of embedding, LM head and hidden states."""
+        return choose_dtype(str(self.identity["dtype"]))
 
 
 @dataclass(frozen=True)

@@ -136,8 +136,8 @@ def choose_device(config: Config) -> torch.device:
     return device
 
 
-def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The number format behind a configured name."""
+def choose_dtype(name: str, device: torch.device | None = None) -> torch.dtype:
+    """The number format behind a configured name; only ``auto`` depends on the device."""
     if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return torch.bfloat16 if device is not None and device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]

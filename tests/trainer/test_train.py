@@ -14,6 +14,8 @@ import pytest
 from tests.trainer.runs import curve, log_of, small_config, train_here, uneven_rows, write_text
 from trainer import checkpoint, step
 from trainer.checkpoint import list_checkpoints
+from trainer.config import build_config
+from trainer.dryrun import sizes_of
 from trainer.loss import Totals, block_loss
 
 
@@ -125,6 +127,14 @@ def test_dry_runs_need_neither_target_nor_text(path: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "not countable here" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("train", "width"),
+    [({}, 2), ({"dtype": "float32"}, 4), ({"device": "cpu"}, 4), ({"device": "cpu", "dtype": "bfloat16"}, 2)],
+)
+def test_the_dry_run_plans_for_a_gpu_unless_told_otherwise(train: dict[str, str], width: int) -> None:
+    assert sizes_of(build_config({"train": train})).width == width
 
 
 def test_the_dry_run_of_the_story(tmp_path: Path) -> None:
