@@ -26,7 +26,7 @@ ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
 # typer 0.25 drops the help of arguments under click 8.4.
 ARGUMENTS = "CONFIG is a TOML file, as those in configs/; any value of it is overridden by section.key=value."
-Checkpoint = Annotated[Path | None, typer.Option(help="A step_N directory; by default the run's newest.")]
+Checkpoint = Annotated[Path | None, typer.Option(help="A path, or a step_N of the run; by default its newest.")]
 
 
 @app.command(epilog=ARGUMENTS)
@@ -35,10 +35,12 @@ def train(
     overrides: Overrides = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start from nothing; an earlier run is set aside.")] = False,
     weights_only: Annotated[
-        Path | None, typer.Option(help="Start a new run from the weights of this checkpoint.")
+        Path | None,
+        typer.Option(help="Start a new run from the weights of this checkpoint: a path, or a step_N of this run."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Resume at this checkpoint instead of at the newest.")
+        Path | None,
+        typer.Option(help="Resume at this checkpoint, a path or a step_N of this run, instead of at the newest."),
     ] = None,
     new_data: Annotated[
         bool, typer.Option("--new-data", help="Resume on changed data: keep the optimizer, begin at its first row.")
