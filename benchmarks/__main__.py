@@ -29,8 +29,11 @@ def main(arguments: list[str]) -> int:
         print(f"error: no benchmark {arguments[0]!r}\nhint: there are {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     chosen = [(arguments[0], arguments[1:])] if arguments else [(name, []) for name in BENCHMARKS]
-    codes = [importlib.import_module(f"benchmarks.{name}").main(options) for name, options in chosen]
-    return max(codes)
+    try:
+        return max(importlib.import_module(f"benchmarks.{name}").main(options) for name, options in chosen)
+    except FileNotFoundError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -60,13 +60,12 @@ def config_of(folder: Path, options: argparse.Namespace, layout: tuple[int, int]
 
 def parts(config: Config, repeats: int) -> dict[str, Any]:
     """Seconds a row of the target, of the drafter forward and backward, and of an optimizer step, in this process."""
-    from trainer.source import Plan, open_local
+    from trainer.source import open_local
     from trainer.train import build, warm_up
 
     place = Place(0, 1, 1, 1, choose_device(config))
     source = open_local(config, place)
-    plan = Plan(source.facts.rows, 1)
-    runner, optimizer = build(config, place, source, plan)
+    runner, optimizer = build(config, place, source)
     began = time.perf_counter()
     warm_up(runner, optimizer, source.facts.row_lengths)
     warm = time.perf_counter() - began
@@ -79,11 +78,11 @@ def parts(config: Config, repeats: int) -> dict[str, Any]:
         optimizer.collect()
 
     train()
-    optimizer.step(0, 1.0, Alone().sum)
+    optimizer.step(0, 1, 1.0, Alone().sum)
     device = place.device
     target = timed(device, lambda: source._target.features(batch), repeats)
     drafter = timed(device, train, repeats)
-    step = timed(device, lambda: optimizer.step(0, 1.0, Alone().sum), repeats)
+    step = timed(device, lambda: optimizer.step(0, 1, 1.0, Alone().sum), repeats)
     torch.compiler.set_stance("default")
     return {"target_s": target, "drafter_s": drafter, "optimizer_s": step, "warm_up_s": warm}
 

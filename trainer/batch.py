@@ -7,12 +7,8 @@ A anchors, B block size.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-import torch
 from torch import Tensor
-
-from trainer.shapes import TargetShape
 
 
 @dataclass(frozen=True)
@@ -43,35 +39,3 @@ class TargetFeatures:
 
     batch: PackedBatch
     taps: Tensor  # [S, K * H], concatenated in the order of the tap indices
-
-
-class Target(Protocol):
-    """A frozen language model as the drafter sees it."""
-
-    name: str
-    shape: TargetShape  # heads and sizes, from which the drafter's own follow
-    hidden_size: int  # H
-    num_layers: int
-    vocab_size: int
-    mask_token_id: int
-    tap_layers: tuple[int, ...]  # [K], 0-based, ascending
-    rope_theta: float
-    rms_norm_eps: float
-    dtype: torch.dtype
-    device: torch.device
-
-    def features(self, batch: PackedBatch) -> TargetFeatures:
-        """Runs the layers up to the deepest tap, documents kept apart; no gradient."""
-        ...
-
-    def embedding(self) -> Tensor:
-        """The token embedding, [vocab, H], frozen; the drafter embeds its block with it."""
-        ...
-
-    def lm_head(self) -> Tensor:
-        """The output projection, [vocab, H], frozen; the drafter's logits come from it."""
-        ...
-
-    def identity(self) -> dict[str, str | int | float]:
-        """Whatever must be equal on resume: name, content digest of the weights, tokenizer digest, sizes."""
-        ...

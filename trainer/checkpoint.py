@@ -8,7 +8,6 @@ process killed at any moment leaves either the whole or nothing.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shutil
@@ -23,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trainer.config import Config, Whole
+from trainer.config import Whole
 from trainer.errors import CheckpointError, ResumeRefused
 from trainer.files import locked, new_directory
 
@@ -37,6 +36,15 @@ FORMAT = 1
 _NAME = re.compile(r"step_(\d+)")
 _UNFINISHED = re.compile(r"\.step_\d+\.(.*\.tmp|deleting)")
 logger = logging.getLogger("trainer")
+
+
+class EarlierData(msgspec.Struct, frozen=True):
+    """Data that a run has trained on before its present data."""
+
+    digest: str
+    paths: list[str]
+    until_step: int
+    """The last update on it."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,15 +71,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     drafter: dict[str, Any]
     """The drafter's sizes."""
     data_digest: str
+    earlier_data: tuple[EarlierData, ...] = ()
+    """What ``--new-data`` left, in order; epoch, batch and row count the present data alone."""
     topology: dict[str, int]
     torch_version: str
     files: dict[str, int] = {}
     """Bytes of each other file."""
-
-
-def checkpoint_path(directory: Path, step: int) -> Path:
-    """Where the checkpoint of ``step`` is."""
-    return directory / f"step_{step}"
 
 
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
@@ -82,24 +87,46 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in found if (path / STATE).is_file())
 
 
+def find(directory: Path, named: Path | None = None) -> Path | None:
+    """A run's newest checkpoint, if it has one, or the ``named`` one: a path, or its name in the run's directory.
+
+    CheckpointError where there is none of that name.
+    """
+    found = list_checkpoints(directory)
+    if named is None:
+        return found[-1][1] if found else None
+    for path in (named, directory / named):
+        if (path / STATE).is_file():
+            return path
+    held = ", ".join(path.name for _, path in found) or "none"
+    raise CheckpointError(f"{named} is no checkpoint: it holds no {STATE}. Those of {directory}: {held}")
+
+
 def save(directory: Path, state: State, tensors: Mapping[str, Mapping[str, Tensor]]) -> Path:
     """Writes ``step_N`` durably; ``tensors`` maps file names to contents. CheckpointError if the disk refuses."""
-    target = checkpoint_path(directory, state.step)
-    try:
+    target = directory / f"step_{state.step}"
+    with writing(target):
         _write(target, state, tensors)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot write {target}: {error}") from error
     return target
 
 
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """CheckpointError, with the name of ``target``, where the disk refuses what the block writes."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot write {target}: {error}") from error
+
+
 def _write(target: Path, state: State, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-    with new_directory(target) as writing:
+    with new_directory(target) as folder:
         for name, content in tensors.items():
             # safetensors refuses tensors that share memory, as views of one buffer do.
-            save_file({key: value.detach().cpu().contiguous() for key, value in content.items()}, writing / name)
-        sizes = {name: (writing / name).stat().st_size for name in tensors}
+            save_file({key: value.detach().cpu().contiguous() for key, value in content.items()}, folder / name)
+        sizes = {name: (folder / name).stat().st_size for name in tensors}
         complete = msgspec.structs.replace(state, files=sizes)
-        (writing / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(complete)))
+        (folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(complete)))
         if target.exists():  # an older branch of this run reached the same step
             _delete(target)
 
@@ -129,44 +156,64 @@ def load_tensors(path: Path, name: str, device: torch.device) -> dict[str, Tenso
 
 def differences(saved: State, now: State) -> list[str]:
     """What makes a checkpoint one of another run: target, tokenizer, drafter, data, seed."""
+    data = [] if saved.data_digest == now.data_digest else [f"the data differs ({_data_change(saved, now)})"]
+    before, after = (
+        {"mask id": state.mask_token_id, "seed": state.seed}
+        | {f"target {key}": value for key, value in state.identity.items()}
+        | {f"drafter {key}": value for key, value in state.drafter.items()}
+        for state in (saved, now)
+    )
+    return data + changes(before, after)
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """In words, what differs between two sets of facts."""
     return [
-        f"{what} was {before!r} and is {after!r}"
-        for what, before, after in (
-            ("mask id", saved.mask_token_id, now.mask_token_id),
-            ("taps", list(saved.taps), list(now.taps)),
-            ("block size", saved.block_size, now.block_size),
-            ("data", saved.data_digest, now.data_digest),
-            ("seed", saved.seed, now.seed),
-            *(
-                (f"target {key}", saved.identity.get(key), now.identity.get(key))
-                for key in sorted(saved.identity.keys() | now.identity.keys())
-            ),
-            *(
-                (f"drafter {key}", saved.drafter.get(key), now.drafter.get(key))
-                for key in sorted(saved.drafter.keys() | now.drafter.keys())
-                if key not in ("taps", "block_size")
-            ),
-        )
-        if before != after
+        f"{key} was {before.get(key)!r} and is {after.get(key)!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
     ]
+
+
+def _data_change(saved: State, now: State) -> str:
+    """Why rows differ: settings, or what the files hold."""
+    keys = [line for line in changed_settings(saved, now) if re.match(r"data\.(?!cache_dir)", line)]
+    return "; ".join(keys) or f"what {', '.join(now.config['data']['paths'])} holds has changed"
 
 
 def refuse_mismatch(saved: State, now: State) -> None:
     """ResumeRefused, naming every difference, unless the checkpoint is of this drafter, target and data."""
     found = differences(saved, now)
     if found:
+        other_data = saved.data_digest != now.data_digest
         raise ResumeRefused(
             f"step {saved.step} cannot be resumed: {'; '.join(found)}. "
+            f"{'--new-data keeps weights and optimizer and begins this data, ' if other_data else ''}"
             "--weights-only starts a new run from its weights, --fresh from nothing"
         )
 
 
-def changed_settings(saved: State, config: Config) -> list[str]:
+def begin_new_data(saved: State, now: State) -> State:
+    """The saved state at the first row of the present data; unchanged where it was trained on that."""
+    if saved.data_digest == now.data_digest:
+        return saved
+    left = EarlierData(saved.data_digest, saved.config["data"]["paths"], saved.step)
+    logger.warning("new data after step %d: %s", saved.step, _data_change(saved, now))
+    return msgspec.structs.replace(
+        saved,
+        data_digest=now.data_digest,
+        earlier_data=(*saved.earlier_data, left),
+        epoch=0,
+        batch_index=0,
+        row=0,
+    )
+
+
+def changed_settings(saved: State, now: State) -> list[str]:
     """The configured values that differ from the checkpoint's, as ``section.key: before -> after``."""
-    now = json.loads(msgspec.json.encode(config))
     return [
         f"{section}.{key}: {saved.config.get(section, {}).get(key)!r} -> {value!r}"
-        for section, values in now.items()
+        for section, values in now.config.items()
         for key, value in values.items()
         if saved.config.get(section, {}).get(key) != value
     ]
@@ -220,7 +267,10 @@ def run_lock(directory: Path) -> Iterator[None]:
 
     Raises CheckpointError while another process holds it.
     """
-    with locked(directory / ".lock", CheckpointError(f"another trainer is at work in {directory}")):
+    with locked(
+        directory / ".lock",
+        CheckpointError(f"another trainer is at work in {directory}: end it, or name another checkpoint.dir"),
+    ):
         for path in directory.iterdir():
             if _UNFINISHED.fullmatch(path.name):
                 shutil.rmtree(path)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trainer.config import load_config
-from trainer.errors import ConfigError, TrainerError
+from trainer.errors import ConfigError, TrainerError, exit_code
 
 app = typer.Typer(
     name="trainer",
@@ -26,7 +26,7 @@ ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
 # typer 0.25 drops the help of arguments under click 8.4.
 ARGUMENTS = "CONFIG is a TOML file, as those in configs/; any value of it is overridden by section.key=value."
-Checkpoint = Annotated[Path | None, typer.Option(help="A step_N directory; by default the run's newest.")]
+Checkpoint = Annotated[Path | None, typer.Option(help="A path, or a step_N of the run; by default its newest.")]
 
 
 @app.command(epilog=ARGUMENTS)
@@ -35,11 +35,16 @@ def train(
     overrides: Overrides = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start from nothing; an earlier run is set aside.")] = False,
     weights_only: Annotated[
-        Path | None, typer.Option(help="Start a new run from the weights of this checkpoint.")
+        Path | None,
+        typer.Option(help="Start a new run from the weights of this checkpoint: a path, or a step_N of this run."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Resume at this checkpoint instead of at the newest.")
+        Path | None,
+        typer.Option(help="Resume at this checkpoint, a path or a step_N of this run, instead of at the newest."),
     ] = None,
+    new_data: Annotated[
+        bool, typer.Option("--new-data", help="Resume on changed data: keep the optimizer, begin at its first row.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print shapes, memory, FLOPs and the plan; train nothing.")
     ] = False,
@@ -55,8 +60,8 @@ def train(
     counts = {"targets": targets, "drafters": drafters}
     extra = [f"topology.{name}={count}" for name, count in counts.items() if count is not None]
     values = load_config(config, [*(overrides or ()), *extra])
-    if sum([fresh, weights_only is not None, checkpoint is not None]) > 1:
-        raise ConfigError("--fresh, --weights-only and --checkpoint exclude each other")
+    if sum([fresh, weights_only is not None, checkpoint is not None or new_data]) > 1:
+        raise ConfigError("--fresh, --weights-only, and --checkpoint or --new-data exclude each other")
     if dry_run:
         from trainer.dryrun import show
 
@@ -69,7 +74,8 @@ def train(
     from trainer.job import run
     from trainer.resume import Start
 
-    raise typer.Exit(run(values, Start(fresh=fresh, weights_only=weights_only, checkpoint=checkpoint)))
+    start = Start(fresh=fresh, weights_only=weights_only, checkpoint=checkpoint, new_data=new_data)
+    raise typer.Exit(run(values, start))
 
 
 @app.command(epilog=ARGUMENTS)
@@ -121,4 +127,4 @@ def main() -> None:
         app()
     except (TrainerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code if isinstance(error, TrainerError) else 1) from error
+        raise SystemExit(exit_code(error)) from error

@@ -65,6 +65,10 @@ class Clock:
             dropped_documents=round(counts["dropped"]),
         )
 
+    def skip(self) -> None:
+        """The time since the last step is part of no step: a checkpoint was saved."""
+        self.last = time.perf_counter()
+
     def _measure(self, summary: Summary, seconds: float) -> None:
         if len(self.recent) == 1:
             return  # the first step waits for the pipeline to fill

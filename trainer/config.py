@@ -249,16 +249,20 @@ def build_config(table: Mapping[str, Any], source: str = "configuration") -> Con
 
 
 def _in_words(problem: str, table: Mapping[str, Any]) -> str:
-    """A complaint of msgspec, led by the key as the user writes it; of a word, with those that are allowed."""
+    """A complaint of msgspec, led by the key as the user writes it; with the list, or the words, that are meant."""
     said, _, where = problem.partition(" - at ")
     key = where.strip("`").removeprefix("$.")
     section, _, rest = key.partition(".")
     name = re.match(r"\w+", rest)
-    if not said.startswith("Invalid enum value") or name is None:
+    if name is None:
         return f"{key}: {said}"
-    kinds = get_type_hints(get_type_hints(Config)[section])[name[0]]
-    words = _words(kinds)
-    return f"{key}: {said}, none of {', '.join(words)}{suggest(str(table[section][name[0]]), words)}"
+    value = table[section][name[0]]
+    if said == "Expected `array`, got `str`":
+        return f"{key}: {said}: a list is written '[\"{value}\"]'"
+    if not said.startswith("Invalid enum value"):
+        return f"{key}: {said}"
+    words = _words(get_type_hints(get_type_hints(Config)[section])[name[0]])
+    return f"{key}: {said}, none of {', '.join(words)}{suggest(str(value), words)}"
 
 
 def _words(kind: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainer.model import Cache, Drafter
+from trainer.targets.generation import until_end
 from trainer.targets.interface import DecodableTarget
 
 
@@ -52,7 +53,7 @@ def speculate(target: DecodableTarget, drafter: Drafter, prompt: Sequence[int], 
         seen = session.extend(block)
         wanted = target.logits(seen.hidden).argmax(-1).tolist()
         accepted = leading_matches(drafted, wanted)
-        new = _until_end(wanted[: accepted + 1], ends, max_new_tokens - len(tokens))
+        new = until_end(wanted[: accepted + 1][: max_new_tokens - len(tokens)], ends)
         tokens += new
         lengths.append(1 + min(accepted, len(new)))
         session.truncate(known + 1 + accepted)
@@ -86,13 +87,6 @@ def leading_matches(drafted: Sequence[int], wanted: Sequence[int]) -> int:
         if draft != want:
             return count
     return min(len(drafted), len(wanted))
-
-
-def _until_end(tokens: list[int], ends: frozenset[int], room: int) -> list[int]:
-    for index, token in enumerate(tokens[:room]):
-        if token in ends:
-            return tokens[: index + 1]
-    return tokens[:room]
 
 
 def _taps_for(drafter: Drafter, taps: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from trainer import checkpoint
 from trainer.config import Config
-from trainer.errors import ConfigError, RankFailed, TrainerError
+from trainer.errors import ConfigError, RankFailed, exit_code, is_expected
 from trainer.process import catch_stop
 from trainer.resume import Start
 from trainer.source import Facts, LocalSource, Plan, open_local
@@ -76,7 +76,8 @@ class Fabric:
     def _movable(self, tensor: Tensor) -> Iterator[Tensor]:
         """The tensor, or a copy where the drafters' backend can reach it, copied back at the end."""
         moved = tensor.to(self.carrier)
-        yield moved
+        with connected():
+            yield moved
         if moved is not tensor:
             tensor.copy_(moved)
 
@@ -93,9 +94,9 @@ class Fabric:
         if self.place.rank == leader:
             self.store.set(f"turn/{leader}", "1")
 
-    def begin(self, row: int) -> None:
-        """Tells the targets where the run begins."""
-        self.store.set(BEGIN, str(row))
+    def begin(self, step: int, row: int) -> None:
+        """Tells the targets where the run stands."""
+        self.store.set(BEGIN, f"{step} {row}")
 
     def stop_asked(self) -> bool:
         """Whether a target's process was asked to stop."""
@@ -131,21 +132,31 @@ def run_rank(config: Config, start: Start, place: Place) -> int:
         )
         fabric = connect(place, PrefixStore("trainer", store))
         code = serve(config, place, fabric) if place.drafter is None else draft(config, start, place, fabric)
-        dist.barrier()
+        with catch_stop(), connected():  # a rank that is done must not die of a signal while others train and save
+            dist.barrier()
     except BaseException as raised:
         error: BaseException = raised
         if isinstance(raised, dist.DistError):
             error = RankFailed(f"the connection to the other ranks broke: {raised}")
-        expected = isinstance(error, TrainerError)
-        logger.error("rank %d: %s: %s", place.rank, type(error).__name__, error, exc_info=not expected)
-        watch.fail(error)
+        if (told := watch.fail(error)) is not None:
+            error = RankFailed(told)
+        logger.error("rank %d: %s: %s", place.rank, type(error).__name__, error, exc_info=not is_expected(error))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         # Threads may be stuck in messages from ranks that are gone, and no exit handler must wait for them.
-        os._exit(error.exit_code if isinstance(error, TrainerError) else 1)
+        os._exit(exit_code(error))
     watch.close()
     dist.destroy_process_group()
     return code
+
+
+@contextmanager
+def connected() -> Iterator[None]:
+    """RankFailed where a collective meets another rank's end, which is a mere RuntimeError over gloo."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankFailed(f"the connection to the other ranks broke: {error}") from error
 
 
 def gpu_each(gpus: list[bytes]) -> bool:
@@ -183,7 +194,7 @@ def connect(place: Place, store: Store) -> Fabric:
 
 def draft(config: Config, start: Start, place: Place, fabric: Fabric) -> int:
     """A drafter's run."""
-    facts = decode_facts(wait_for(fabric.store, FACTS))
+    facts = msgspec.json.decode(wait_for(fabric.store, FACTS), type=Facts)
     shape = (facts.shape.vocab_size, facts.shape.hidden_size)
     heads = [
         torch.empty(shape, dtype=facts.dtype, device=fabric.carrier) for _ in range(1 if facts.shape.tied else 2)
@@ -208,8 +219,8 @@ def serve(config: Config, place: Place, fabric: Fabric) -> int:
     """A target's run: its rows, in order, each to its drafter."""
     source = open_local(config, place)
     publish(source, place, fabric)
-    row = int(wait_for(fabric.store, BEGIN))
-    plan = Plan(source.facts.rows, config.rows_per_step(), config.train.max_steps)
+    step, row = map(int, wait_for(fabric.store, BEGIN).split())
+    plan = Plan(source.facts.rows, config.rows_per_step(), config.train.max_steps, step, row)
     sender = Sender(
         fabric.links[place.target or 0],
         config.topology.queue_depth,
@@ -217,8 +228,8 @@ def serve(config: Config, place: Place, fabric: Fabric) -> int:
         through_host=fabric.through_host,
     )
     with catch_stop() as stop, source:
-        source.start(plan, row)
-        for number in plan.rows_of(place.target or 0, place.targets, row):
+        source.start(plan)
+        for number in plan.rows_of(place.target or 0, place.targets):
             supply = source.next()
             while not sender.put(number % place.drafters, supply, timeout=0.2):
                 if stop.asked:
@@ -236,28 +247,11 @@ def serve(config: Config, place: Place, fabric: Fabric) -> int:
 def publish(source: LocalSource, place: Place, fabric: Fabric) -> None:
     """Target 0 tells the drafters what they must know; ConfigError where another target differs from it."""
     if place.target == 0:
-        fabric.store.set(FACTS, encode_facts(source.facts).decode())
+        fabric.store.set(FACTS, msgspec.json.encode(source.facts).decode())
         embedding, head = source.head()
         for tensor in (embedding,) if source.facts.shape.tied else (embedding, head):
             fabric.spread_head(tensor.detach().to(fabric.carrier).contiguous())
         return
-    first = decode_facts(wait_for(fabric.store, FACTS))
+    first = msgspec.json.decode(wait_for(fabric.store, FACTS), type=Facts)
     if first != source.facts:
         raise ConfigError(f"target {place.target} differs from target 0: {source.facts}, {first}")
-
-
-def encode_facts(facts: Facts) -> bytes:
-    """JSON."""
-    return msgspec.json.encode(facts, enc_hook=lambda dtype: str(dtype).removeprefix("torch."))
-
-
-def decode_facts(raw: bytes) -> Facts:
-    """The inverse."""
-
-    def dtype(kind: type, name: str) -> torch.dtype:
-        value = getattr(torch, name)
-        if not isinstance(value, torch.dtype):
-            raise TypeError(f"{name} is no {kind}")
-        return value
-
-    return msgspec.json.decode(raw, type=Facts, dec_hook=dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +17,7 @@ from trainer.mask import FLEX_BLOCK
 from trainer.model import DrafterShape
 from trainer.shapes import TargetShape, shape_of
 from trainer.source import Plan
+from trainer.topology import choose_dtype
 
 REFERENCE = "H200"
 """The device whose nominal peak turns FLOPs into seconds."""
@@ -65,8 +67,9 @@ def sizes_of(config: Config) -> Sizes:
     target = shape_of(config.target)
     drafter = DrafterShape.of(config.model, target)
     length = row_lengths(config.data.token_budget, config.data.length_buckets)[-1]
-    width = 4 if config.train.dtype == "float32" or config.train.device == "cpu" else 2
-    return Sizes(config, target, drafter, length, width)
+    # Planned for a GPU, whatever this machine has, unless the configuration says CPU.
+    device = torch.device("cpu" if config.train.device == "cpu" else "cuda")
+    return Sizes(config, target, drafter, length, choose_dtype(config.train.dtype, device).itemsize)
 
 
 def show(config: Config, console: Console | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 
 class TrainerError(Exception):
     """A fault whose message is enough for the user; the command line prints it without a traceback."""
@@ -37,3 +39,15 @@ class RankFailed(TrainerError):
     """Another rank died or fell silent."""
 
     exit_code = 6
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether the message is enough: a fault of ours, what the system refuses, or Ctrl-C."""
+    return isinstance(error, (TrainerError, OSError, KeyboardInterrupt))
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code of a process that ends with ``error``."""
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    return error.exit_code if isinstance(error, TrainerError) else 1

@@ -16,6 +16,7 @@ import functools
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,7 @@ from rich.table import Table
 from trainer.acceptance import Measured, measure
 from trainer.checkpoint import load_state
 from trainer.config import Config
+from trainer.errors import TrainerError
 from trainer.files import write_text
 from trainer.model import Drafter
 from trainer.prompts import Prompt, load_prompts
@@ -123,7 +125,10 @@ def _measure_all(config: Config, path: Path, prompts: Sequence[Prompt]) -> Itera
     context = multiprocessing.get_context("spawn")
     threads = max(1, torch.get_num_threads() // workers)
     with ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
-        yield from pool.map(functools.partial(_measure_group, config, path), groups)
+        try:
+            yield from pool.map(functools.partial(_measure_group, config, path), groups)
+        except BrokenProcessPool as error:
+            raise TrainerError(f"one of {workers} processes was killed (memory?): lower evaluate.workers") from error
 
 
 def _measure_group(config: Config, path: Path, group: Sequence[Prompt]) -> list[Measured]:

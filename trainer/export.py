@@ -15,7 +15,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 from torch import Tensor
 
-from trainer.checkpoint import MODEL, State, load_state, load_tensors
+from trainer.checkpoint import MODEL, State, load_state, load_tensors, writing
 from trainer.config import Config
 from trainer.errors import CheckpointError, ConfigError
 from trainer.files import new_directory
@@ -48,14 +48,13 @@ def export(path: Path, state: State, out: Path, dtype: torch.dtype) -> None:
     shape = drafter_shape(state)
     weights = {name: value.to(dtype) for name, value in load_tensors(path, MODEL, torch.device("cpu")).items()}
     _check_names(weights, shape, path)
-    try:
-        with new_directory(out) as folder:
-            # The metadata is what loaders of Hugging Face files look for.
-            save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-            text = json.dumps(serving_config(state, shape, dtype), indent=2)
-            (folder / "config.json").write_text(text + "\n", encoding="utf-8")
-    except FileExistsError as error:
-        raise ConfigError(f"{out} exists: name another --out") from error
+    if out.exists():
+        raise ConfigError(f"{out} exists: name another --out")
+    with writing(out), new_directory(out) as folder:
+        # The metadata is what loaders of Hugging Face files look for.
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        text = json.dumps(serving_config(state, shape, dtype), indent=2)
+        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
 def serving_names(shape: DrafterShape) -> set[str]:

@@ -29,6 +29,16 @@ def locked(path: Path, refusal: TrainerError | None = None) -> Iterator[None]:
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Adds ``path`` to an error that says nothing of where: of a full disk, the system names no file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+@contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
     """Yields a temporary sibling of ``path`` to fill; it becomes ``path`` only when the block succeeds.
 
@@ -60,7 +70,7 @@ def write_text(path: Path, text: str) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with naming(path), os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

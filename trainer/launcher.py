@@ -25,7 +25,7 @@ def wants_ranks(config: Config, *, asked: bool) -> bool:
 
 
 def launch(config: Config, arguments: Sequence[str]) -> int:
-    """Runs ``python -m trainer ARGUMENTS`` on every rank of this machine; returns torchrun's exit code.
+    """Runs ``python -m trainer ARGUMENTS`` on every rank of this machine; returns the exit code that they agree on.
 
     SIGTERM and SIGINT go to the ranks themselves, which save and leave with 0; torchrun, told directly,
     would report a failure. The ranks end with this process, even if it is killed.
@@ -35,18 +35,22 @@ def launch(config: Config, arguments: Sequence[str]) -> int:
     # A session of its own keeps a terminal's Ctrl-C from reaching torchrun before it reaches the ranks.
     agent = subprocess.Popen(command, start_new_session=True, env={**os.environ, LAUNCHER: str(os.getpid())})
     with forwarding(agent.pid):
-        return agent.wait()
+        code = agent.wait()
+    return code if code >= 0 else 128 - code
 
 
 @contextlib.contextmanager
 def forwarding(agent: int) -> Iterator[None]:
-    """Passes SIGTERM and SIGINT to the agent's children, or to the agent while it has none."""
+    """Passes SIGTERM and SIGINT to the agent's children; ends the agent while it has none."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(agent)
-            for receiver in process.children() or [process]:
-                receiver.send_signal(number)
+            ranks = process.children()
+            for rank in ranks:
+                rank.send_signal(number)
+            if not ranks:
+                process.terminate()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

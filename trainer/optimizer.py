@@ -31,9 +31,8 @@ class DrafterOptimizer:
     weights here; an fp32 drafter's own parameters are the masters.
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig, total_steps: int) -> None:
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         self.config = config
-        self.total_steps = total_steps
         self.names = [name for name, _ in model.named_parameters()]
         self.parameters: list[Tensor] = list(model.parameters())
         self.narrow = self.parameters[0].dtype != torch.float32
@@ -60,7 +59,9 @@ class DrafterOptimizer:
                 master.grad.add_(parameter.grad)  # bf16 into fp32, without an fp32 copy of all gradients
             parameter.grad = None
 
-    def step(self, step: int, denominator: float, reduce: Callable[[Tensor], None]) -> tuple[float, float]:
+    def step(
+        self, step: int, total_steps: int, denominator: float, reduce: Callable[[Tensor], None]
+    ) -> tuple[float, float]:
         """Reduces, scales by 1 / ``denominator``, clips and updates; returns (gradient norm, learning rate).
 
         The norm is that of the mean's gradient before clipping. Raises TrainerError, with nothing updated,
@@ -70,9 +71,12 @@ class DrafterOptimizer:
         scale = 1.0 / denominator if denominator > 0 else 0.0
         norm = float(torch.linalg.vector_norm(self.gradient)) * scale
         if not math.isfinite(norm):
-            raise TrainerError(f"the gradient of step {step + 1} is not finite")
+            raise TrainerError(
+                f"the gradient of step {step + 1} is not finite, and nothing was updated: the same command goes on "
+                "from the last checkpoint; a lower train.lr or train.dtype=float32 may help"
+            )
         self.gradient.mul_(scale * min(1.0, self.config.clip / (norm + 1e-6)))
-        rate = learning_rate(step, self.total_steps, self.config)
+        rate = learning_rate(step, total_steps, self.config)
         for group in self.adam.param_groups:
             group["lr"] = rate
         self.adam.step()
@@ -115,7 +119,7 @@ class DrafterOptimizer:
         """Takes ``state``'s tensors; CheckpointError where one is missing or of another shape."""
         for name, master in zip(self.names, self.masters, strict=True):
             moments = self._fresh(master)
-            kinds = {kind: moments[kind] for kind in moments}
+            kinds = dict(moments)
             if self.narrow:
                 kinds[MASTER] = master
             for kind, place in kinds.items():

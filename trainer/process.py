@@ -13,7 +13,7 @@ from types import FrameType
 
 import torch
 
-from trainer.errors import TrainerError
+from trainer.errors import is_expected
 
 logger = logging.getLogger("trainer")
 
@@ -81,8 +81,7 @@ def logging_to(directory: Path, *, leader: bool) -> Iterator[None]:
         yield
     except Exception as error:
         for handler in handlers[1:]:  # the caller tells stderr
-            expected = isinstance(error, TrainerError)
-            details = None if expected else (type(error), error, error.__traceback__)
+            details = None if is_expected(error) else (type(error), error, error.__traceback__)
             handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, "%s", (error,), details))
         raise
     finally:

@@ -22,7 +22,7 @@ from rich.progress import Progress
 
 from trainer.config import Config, RegenerateConfig
 from trainer.errors import ConfigError, ResumeRefused
-from trainer.files import cut_torn_line, locked, write_text
+from trainer.files import cut_torn_line, locked, naming, write_text
 from trainer.prompts import HELD_OUT, SOURCES, Prompt, load_prompts
 from trainer.targets import open_target
 from trainer.targets.generation import generate
@@ -81,17 +81,16 @@ def regenerate(target: DecodableTarget, config: RegenerateConfig, *, progress: b
     # Two runs that append to one file would interleave their lines.
     with locked(out.with_name(f"{out.name}.lock"), ResumeRefused(f"another run is writing {out}")):
         done = _prepare(out, _meta(target, config, encoded), encoded)
-        with out.open("ab") as file, Progress(disable=not progress, transient=True) as bar:
+        with naming(out), out.open("ab") as file, Progress(disable=not progress, transient=True) as bar:
             task = bar.add_task("regenerate", total=len(encoded), completed=done)
             for first in range(done - done % config.batch_size, len(encoded), config.batch_size):
                 group = encoded[first : first + config.batch_size]
                 responses = _answer(target, group, first, config)
                 missing = max(0, done - first)
-                for line in _lines(target, group[missing:], responses[missing:]):
-                    file.write(line)
-                tokens += sum(map(len, responses[missing:]))
+                file.writelines(_lines(target, group[missing:], responses[missing:]))
                 file.flush()
                 os.fsync(file.fileno())
+                tokens += sum(map(len, responses[missing:]))
                 bar.update(task, completed=first + len(group))
     seconds = time.perf_counter() - began
     return Summary(out, len(encoded), len(encoded) - done, tokens, seconds, tuple(left_out))

@@ -33,6 +33,8 @@ class Start:
     """A new run from this checkpoint's weights."""
     checkpoint: Path | None = None
     """Resume here instead of at the newest one."""
+    new_data: bool = False
+    """Where the data is another than the checkpoint's, keep weights and optimizer and begin it at its first row."""
 
 
 def fresh_state(config: Config, shape: DrafterShape, facts: Facts) -> checkpoint.State:
@@ -69,28 +71,29 @@ def restore(
 
     Raises ResumeRefused, CheckpointError.
     """
-    if start.weights_only is not None:
-        saved = checkpoint.load_state(start.weights_only)
+    path = checkpoint.find(directory, start.weights_only or start.checkpoint)
+    if start.weights_only is not None and path is not None:
+        saved = checkpoint.load_state(path)
         for change in checkpoint.differences(saved, fresh):
             logger.warning("weights of another kind of run: %s", change)
-        load_weights(drafter, start.weights_only)
+        load_weights(drafter, path)
         optimizer.adopt()
-        logger.info("a new run from the weights of %s", start.weights_only)
+        logger.info("a new run from the weights of %s", path)
     if start.fresh or start.weights_only is not None:
         checkpoint.set_aside(directory, config.log.jsonl)
         return fresh, {}
-    found = checkpoint.list_checkpoints(directory)
-    path = start.checkpoint or (found[-1][1] if found else None)
     if path is None:
         return fresh, {}
     saved = checkpoint.load_state(path)
+    if start.new_data:
+        saved = checkpoint.begin_new_data(saved, fresh)
     checkpoint.refuse_mismatch(saved, fresh)
     if saved.torch_version != str(torch.__version__):
         logger.warning(
             "saved by torch %s, now %s; `envguard diff %s live` shows what else differs",
             *(saved.torch_version, torch.__version__, path),
         )
-    for change in checkpoint.changed_settings(saved, config):
+    for change in checkpoint.changed_settings(saved, fresh):
         logger.warning("changed since the checkpoint: %s", change)
     load_weights(drafter, path)
     optimizer.load_state(checkpoint.load_tensors(path, checkpoint.OPTIMIZER, torch.device("cpu")))
@@ -99,7 +102,8 @@ def restore(
     if start.checkpoint is not None:
         # Left in place, they would be the newest: this branch's own would be pruned, and the next start go to theirs.
         checkpoint.set_aside(directory, after=saved.step)
-    return msgspec.structs.replace(fresh, **{name: getattr(saved, name) for name in COUNTERS}), generators
+    kept = {name: getattr(saved, name) for name in (*COUNTERS, "earlier_data")}
+    return msgspec.structs.replace(fresh, **kept), generators
 
 
 def load_weights(drafter: Drafter, path: Path) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from trainer.config import Config
 from trainer.errors import ConfigError
-from trainer.files import cut_torn_line
+from trainer.files import cut_torn_line, naming
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +47,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     mfu: float | None
     """Model FLOPs by the time and the nominal bf16 peak of the drafters' devices; null where that is unknown."""
     step_s: float
+    """Without the saving of a checkpoint before it."""
     data_wait_s: float
     target_s: float
     """Seconds of target work for this step's rows."""
@@ -81,17 +82,20 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._file = path.open("ab")
         cut_torn_line(path)
 
     def write(self, record: StepRecord) -> None:
         """Appends one line in one write."""
-        self._file.write(msgspec.json.encode(record) + b"\n")
-        self._file.flush()
+        with naming(self._path):
+            self._file.write(msgspec.json.encode(record) + b"\n")
+            self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with naming(self._path):
+            self._file.close()
 
 
 class TensorBoard:

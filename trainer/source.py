@@ -9,46 +9,24 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from trainer.batch import PackedBatch, Target, TargetFeatures
+from trainer.batch import TargetFeatures
 from trainer.config import Config
+from trainer.data import Dataset, open_dataset
 from trainer.errors import ConfigError, TrainerError
 from trainer.shapes import TargetShape
+from trainer.targets import open_target
+from trainer.targets.interface import DecodableTarget
 from trainer.topology import Place, choose_dtype
-
-logger = logging.getLogger("trainer")
-
-
-class Dataset(Protocol):
-    """What the trainer asks of ``trainer.data``."""
-
-    @property
-    def digest(self) -> str:
-        """Of everything that the rows depend on."""
-        ...
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The static lengths that rows have, ascending."""
-        ...
-
-    def num_batches(self, epoch: int) -> int:
-        """Rows of an epoch."""
-        ...
-
-    def batch(self, epoch: int, index: int) -> PackedBatch:
-        """One row, on CPU."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -59,42 +37,56 @@ class Facts:
     shape: TargetShape
     mask_token_id: int
     taps: tuple[int, ...]
-    dtype: torch.dtype
     data_digest: str
     row_lengths: tuple[int, ...]
     rows: tuple[int, ...]  # an epoch
+    report: tuple[str, ...] = field(compare=False)  # what became of the text, for the log; it names files
 
     @classmethod
-    def of(cls, target: Target, dataset: Dataset, epochs: int) -> Facts:
+    def of(cls, target: DecodableTarget, dataset: Dataset, epochs: int) -> Facts:
         """Of an opened target and data set."""
         return cls(
             target.identity(),
             target.shape,
             target.mask_token_id,
-            tuple(target.tap_layers),
-            target.dtype,
+            target.tap_layers,
             dataset.digest,
             dataset.lengths,
             tuple(dataset.num_batches(epoch) for epoch in range(epochs)),
+            tuple(dataset.report.lines()),
         )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of embedding, LM head and hidden states."""
+        return choose_dtype(str(self.identity["dtype"]))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The order of a run: which rows, and how many steps they make."""
+    """The order of a run: which rows, and how many steps they make.
+
+    Counted from where the run stands: a run that goes on with another number of rows a step, or with other data, has
+    made its steps of other rows.
+    """
 
     rows: tuple[int, ...]  # of each epoch
     rows_per_step: int
     max_steps: int | None = None
+    step: int = 0  # updates done
+    row: int = 0  # the next one
 
     def __post_init__(self) -> None:
         if self.total_steps < 1:
-            raise ConfigError(f"{sum(self.rows)} packed rows make no step of {self.rows_per_step}")
+            raise ConfigError(
+                f"{sum(self.rows)} packed rows make no step of {self.rows_per_step}: "
+                "lower train.rows_per_step, or raise train.epochs"
+            )
 
     @property
     def total_steps(self) -> int:
         """Updates; rows at the very end that make no whole step are left out."""
-        steps = sum(self.rows) // self.rows_per_step
+        steps = self.step + max(0, sum(self.rows) - self.row) // self.rows_per_step
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     @property
@@ -103,21 +95,16 @@ class Plan:
         least, most = min(self.rows), max(self.rows)
         return f"{len(self.rows)} of {least} rows" if least == most else f"{len(self.rows)} of {least} to {most} rows"
 
-    @property
-    def total_rows(self) -> int:
-        """Rows that are trained on."""
-        return self.total_steps * self.rows_per_step
-
     def locate(self, row: int) -> tuple[int, int]:
         """(epoch, index) of a row; the row past the last one is index 0 of the epoch after it."""
         ends = list(itertools.accumulate(self.rows))
         epoch = bisect.bisect_right(ends, row)
         return epoch, row - (ends[epoch - 1] if epoch else 0)
 
-    def rows_of(self, worker: int, workers: int, start: int) -> Iterator[int]:
-        """The rows of one of several workers, from ``start`` on."""
-        first = start + (worker - start) % workers
-        return iter(range(first, self.total_rows, workers))
+    def rows_of(self, worker: int, workers: int) -> range:
+        """The rows that are left for one of several workers."""
+        end = self.row + (self.total_steps - self.step) * self.rows_per_step
+        return range(self.row + (worker - self.row) % workers, end, workers)
 
 
 @dataclass
@@ -139,8 +126,8 @@ class Source(Protocol):
         """The target's embedding and LM head, [V, H] each."""
         ...
 
-    def start(self, plan: Plan, row: int) -> None:
-        """Begins with the first of this drafter's rows at or after ``row``."""
+    def start(self, plan: Plan) -> None:
+        """Begins with the first of this drafter's rows."""
         ...
 
     def next(self) -> Supply:
@@ -156,6 +143,16 @@ class Source(Protocol):
         ...
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None: ...
+
+
+def take(ready: queue.Queue[Any], maker: threading.Thread) -> Any:
+    """The next value that a thread makes; waits for it. TrainerError where the thread has ended and none is left."""
+    while True:
+        try:
+            return ready.get(timeout=1.0)
+        except queue.Empty:
+            if not maker.is_alive() and ready.empty():
+                raise TrainerError("there are no more rows") from None
 
 
 class Prefetcher:
@@ -189,13 +186,7 @@ class Prefetcher:
 
     def get(self) -> Any:
         """The next value; waits for it."""
-        while True:
-            try:
-                value, error = self._ready.get(timeout=1.0)
-                break
-            except queue.Empty:
-                if not self._thread.is_alive() and self._ready.empty():
-                    raise TrainerError("there are no more rows") from None
+        value, error = take(self._ready, self._thread)
         if error is not None:
             raise error
         return value
@@ -214,7 +205,7 @@ class LocalSource:
     """A target's rows, each read when it is asked for: all of them where target and drafter are one process."""
 
     def __init__(
-        self, target: Target, dataset: Dataset, epochs: int, prefetch: int, worker: int = 0, workers: int = 1
+        self, target: DecodableTarget, dataset: Dataset, epochs: int, prefetch: int, worker: int = 0, workers: int = 1
     ) -> None:
         self.facts = Facts.of(target, dataset, epochs)
         self._worker, self._workers = worker, workers
@@ -225,9 +216,9 @@ class LocalSource:
         """The target's own tensors."""
         return self._target.embedding(), self._target.lm_head()
 
-    def start(self, plan: Plan, row: int) -> None:
+    def start(self, plan: Plan) -> None:
         """Begins to pack rows."""
-        rows = plan.rows_of(self._worker, self._workers, row)
+        rows = plan.rows_of(self._worker, self._workers)
         self._batches = Prefetcher(lambda row: self._dataset.batch(*plan.locate(row)), rows, self._prefetch)
 
     def next(self) -> Supply:
@@ -257,13 +248,8 @@ class LocalSource:
 
 def open_local(config: Config, place: Place) -> LocalSource:
     """Target and data of this process: of a target rank, or of the only one."""
-    from trainer.data import open_dataset
-    from trainer.targets import open_target
-
     dtype = choose_dtype(config.target.dtype, place.device)
     target = open_target(config.target, place.device, dtype, config.model.num_taps)
     dataset = open_dataset(config.data, target.tokenizer)
-    for line in dataset.report.lines():
-        logger.info(line)
     worker = place.target or 0
     return LocalSource(target, dataset, config.train.epochs, config.topology.prefetch, worker, place.targets)

@@ -68,8 +68,8 @@ class Group(Protocol):
         """Holds the block back until the first drafter of this machine is through it."""
         ...
 
-    def begin(self, row: int) -> None:
-        """Tells the targets the first row."""
+    def begin(self, step: int, row: int) -> None:
+        """Tells the targets where the run stands."""
         ...
 
     def stop_asked(self) -> bool:
@@ -94,7 +94,7 @@ class Alone:
         """Always its turn."""
         return nullcontext()
 
-    def begin(self, row: int) -> None:
+    def begin(self, step: int, row: int) -> None:
         """Nobody to tell."""
 
     def stop_asked(self) -> bool:
@@ -136,8 +136,8 @@ def choose_device(config: Config) -> torch.device:
     return device
 
 
-def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The number format behind a configured name."""
+def choose_dtype(name: str, device: torch.device | None = None) -> torch.dtype:
+    """The number format behind a configured name; only ``auto`` depends on the device."""
     if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return torch.bfloat16 if device is not None and device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]

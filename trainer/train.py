@@ -33,21 +33,27 @@ logger = logging.getLogger("trainer")
 def train(config: Config, start: Start, place: Place, source: Source, group: Group) -> int:
     """One drafter's whole run."""
     facts, directory = source.facts, Path(config.checkpoint.dir)
-    plan = Plan(facts.rows, config.rows_per_step(), config.train.max_steps)
-    runner, optimizer = build(config, place, source, plan)
+    if place.leads:
+        for line in facts.report:
+            logger.info(line)
+    runner, optimizer = build(config, place, source)
     drafter, me = runner.drafter, place.rank
     state = fresh_state(config, drafter.shape, facts)
     generators: dict[str, Tensor] = {}
     if place.leads:
         state, generators = restore(config, start, state, drafter, optimizer, directory)
     state = agree(state, generators, place, group, drafter, optimizer)
+    plan = Plan(facts.rows, config.rows_per_step(), config.train.max_steps, state.step, state.row)
+    logger.info("plan: %d steps of %d rows; epochs: %s", plan.total_steps, plan.rows_per_step, plan.epochs)
     with ExitStack() as stack:
         stop = stack.enter_context(catch_stop())
         with group.turn():
             warm_up(runner, optimizer, facts.row_lengths)
-        stack.enter_context(source).start(plan, state.row)
-        group.begin(state.row)
-        sinks = leader_sinks(config, directory, state.step, plan.total_steps) if place.leads else []
+        stack.enter_context(source).start(plan)
+        group.begin(state.step, state.row)
+        sinks: list[Sink] = []
+        if place.leads:
+            sinks = [*open_sinks(config, directory, state.step), open_display(config, plan.total_steps)]
         for sink in sinks:
             stack.callback(sink.close)
         if place.leads and state.step >= plan.total_steps:
@@ -59,37 +65,37 @@ def train(config: Config, start: Start, place: Place, source: Source, group: Gro
         stopping = False
         while state.step < plan.total_steps and not stopping:
             tally = Tally(drafter.shape, facts, place.targets, place.drafters, me)
-            for row in range(state.row + me, state.row + plan.rows_per_step, place.drafters):
+            mine = state.row + (me - state.row) % place.drafters
+            for row in range(mine, state.row + plan.rows_per_step, place.drafters):
                 supply = source.next()
                 anchors = runner.draw(supply.features.batch)
                 totals = runner.run(supply.features, anchors)
                 optimizer.collect()
                 tally.add(supply, anchors, totals, row % place.targets, own_target=place.alone)
             summary = sum_up(tally, group, source, runner, place, stop_asked=stop.asked)
-            norm, rate = optimizer.step(state.step, float(summary.totals.denominator), group.sum)
+            denominator = float(summary.totals.denominator)
+            norm, rate = optimizer.step(state.step, plan.total_steps, denominator, group.sum)
             state = advance(state, plan, summary)
             record = clock.record(state, summary, norm, rate, runner)
-            if record.step % config.train.log_every == 0 or record.step == plan.total_steps:
-                for sink in sinks:
-                    sink.write(record)
             # All drafters read it from the same sum, so that all of them stop after the same step.
             stopping = summary.counts["stop"] > 0
-            if stopping or due(config, state.step, plan.total_steps):
+            last = stopping or state.step == plan.total_steps
+            if last or state.step % config.train.log_every == 0:
+                for sink in sinks:
+                    sink.write(record)
+            if last or (config.checkpoint.every and state.step % config.checkpoint.every == 0):
                 save(config, directory, state, drafter, optimizer, place, group)
+                clock.skip()
         if stopping:
             group.stop()
-            logger.warning("asked to stop: the run ends with the checkpoint of step %d", state.step)
+            if place.leads:
+                logger.warning("asked to stop: the run ends with the checkpoint of step %d", state.step)
         if place.leads and (advice := clock.advice()):
             logger.info(advice)
     return 0
 
 
-def leader_sinks(config: Config, directory: Path, step: int, total_steps: int) -> list[Sink]:
-    """Logs and screen."""
-    return [*open_sinks(config, directory, step), open_display(config, total_steps)]
-
-
-def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[RowRunner, DrafterOptimizer]:
+def build(config: Config, place: Place, source: Source) -> tuple[RowRunner, DrafterOptimizer]:
     """The drafter with fresh weights, what runs it, and its optimizer."""
     facts, device = source.facts, place.device
     dtype = choose_dtype(config.train.dtype, device)
@@ -123,8 +129,7 @@ def build(config: Config, place: Place, source: Source, plan: Plan) -> tuple[Row
         "compiled flex_attention" if backend == "flex" else "SDPA with the dense mask",
         "compiled whole" if enabled else "not compiled",
     )
-    logger.info("plan: %d steps of %d rows; epochs: %s", plan.total_steps, plan.rows_per_step, plan.epochs)
-    return runner, DrafterOptimizer(drafter, config.train, plan.total_steps)
+    return runner, DrafterOptimizer(drafter, config.train)
 
 
 def warm_up(runner: RowRunner, optimizer: DrafterOptimizer, lengths: tuple[int, ...]) -> None:
@@ -169,12 +174,6 @@ def advance(state: checkpoint.State, plan: Plan, summary: Summary) -> checkpoint
     return msgspec.structs.replace(
         state, step=state.step + 1, row=row, epoch=epoch, batch_index=index, samples=samples
     )
-
-
-def due(config: Config, step: int, total: int) -> bool:
-    """Whether this step ends with a checkpoint."""
-    every = config.checkpoint.every
-    return step == total or (every > 0 and step % every == 0)
 
 
 def save(

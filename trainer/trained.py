@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from trainer.checkpoint import MODEL, State, list_checkpoints, load_tensors
+from trainer.checkpoint import MODEL, State, changes, find, load_tensors
 from trainer.config import Config
 from trainer.errors import CheckpointError, ResumeRefused
 from trainer.model import Drafter, DrafterShape
@@ -16,13 +16,11 @@ from trainer.targets.interface import DecodableTarget
 
 
 def find_checkpoint(config: Config, checkpoint: Path | None) -> Path:
-    """The named checkpoint, or the run's last one; CheckpointError where there is none."""
-    if checkpoint is not None:
-        return checkpoint
-    found = list_checkpoints(Path(config.checkpoint.dir))
-    if not found:
+    """The named checkpoint, or the run's newest one; CheckpointError where there is none."""
+    path = find(Path(config.checkpoint.dir), checkpoint)
+    if path is None:
         raise CheckpointError(f"{config.checkpoint.dir} holds no checkpoint")
-    return found[-1][1]
+    return path
 
 
 def drafter_shape(state: State) -> DrafterShape:
@@ -48,14 +46,9 @@ def load_drafter(path: Path, state: State, device: torch.device, dtype: torch.dt
 def open_trained_target(config: Config, state: State, device: torch.device, dtype: torch.dtype) -> DecodableTarget:
     """The configured target; ResumeRefused unless it is the one that the drafter was trained for."""
     target = open_target(config.target, device, dtype, len(state.taps))
-    now = {**target.identity(), "mask id": target.mask_token_id, "taps": str(list(target.tap_layers))}
-    then = {**state.identity, "mask id": state.mask_token_id, "taps": str(list(state.taps))}
+    now = {**target.identity(), "mask id": target.mask_token_id, "taps": target.tap_layers}
+    then = {**state.identity, "mask id": state.mask_token_id, "taps": state.taps}
     # Another number format is another rounding, not another model: a run on a GPU is evaluated on CPU.
-    wrong = [
-        f"{key} was {then.get(key)} and is {now.get(key)}"
-        for key in sorted(now.keys() | then.keys())
-        if key != "dtype" and now.get(key) != then.get(key)
-    ]
-    if wrong:
+    if wrong := changes(then | {"dtype": ""}, now | {"dtype": ""}):
         raise ResumeRefused(f"the drafter of step {state.step} belongs to another target: {'; '.join(wrong)}")
     return target

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from trainer.batch import PackedBatch, TargetFeatures
 from trainer.errors import RankFailed, TrainerError
-from trainer.source import Facts, Plan, Supply
+from trainer.source import Facts, Plan, Supply, take
 
 ROW, END = 0, 1
 HEADER = ("kind", "epoch", "index", "length", "documents", "q_pre", "microseconds")
@@ -147,13 +147,13 @@ class RemoteSource:
         """As the first target sent them."""
         return self._head
 
-    def start(self, plan: Plan, row: int) -> None:
+    def start(self, plan: Plan) -> None:
         """Begins to receive."""
-        rows = plan.rows_of(self._drafter, self._drafters, row)
+        rows = plan.rows_of(self._drafter, self._drafters)
         self._thread = threading.Thread(target=self._receive, args=(rows,), daemon=True, name="receive")
         self._thread.start()
 
-    def _receive(self, rows: Iterator[int]) -> None:
+    def _receive(self, rows: range) -> None:
         try:
             with own_stream(self._device):
                 ended: set[int] = set()
@@ -189,8 +189,10 @@ class RemoteSource:
 
     def next(self) -> Supply:
         """Waits for the next row."""
+        if self._thread is None:
+            raise TrainerError("the source has not been started")
         began = time.perf_counter()
-        item = self._ready.get()
+        item: Supply | BaseException = take(self._ready, self._thread)
         if isinstance(item, BaseException):
             raise_as_ours(item, "receiving hidden states")
         item.wait = time.perf_counter() - began

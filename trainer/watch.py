@@ -57,12 +57,15 @@ class DeathWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="death watch")
         self._thread.start()
 
-    def fail(self, error: BaseException) -> None:
-        """Tells all ranks that this one ends with an error, unless an earlier one is told: others follow from it."""
+    def fail(self, error: BaseException) -> str | None:
+        """Tells all ranks that this one ends with an error; returns what another told before, which led to it."""
+        mine = f"rank {self.rank}: {type(error).__name__}: {error}"
         try:
-            self.store.compare_set(FAILED, "", f"rank {self.rank}: {type(error).__name__}: {error}")
+            told = bytes(self.store.compare_set(FAILED, "", mine)).decode()
         except DistError as gone:
             logger.error("rank %d cannot tell the others: %s", self.rank, gone)
+            return None
+        return None if told == mine else told
 
     def close(self) -> None:
         """Tells all ranks that this one is done, and looks no longer."""
@@ -122,8 +125,8 @@ def _alive(process: psutil.Process | None) -> bool:
         return False
 
 
-def wait_for(store: Store, key: str, interval: float = 0.05) -> bytes:
+def wait_for(store: Store, key: str) -> bytes:
     """A key's value; waits as long as it takes (the death watch ends a wait for a dead rank)."""
     while not store.check([key]):
-        time.sleep(interval)
+        time.sleep(0.05)
     return store.get(key)

@@ -90,8 +90,8 @@ def train_here(config: Config, **start: Any) -> int:
         torch.set_num_threads(before)
 
 
-def _child(config: Config) -> None:
-    raise SystemExit(train_here(config))
+def _child(config: Config, start: dict[str, Any]) -> None:
+    raise SystemExit(train_here(config, **start))
 
 
 def environment() -> dict[str, str]:
@@ -112,9 +112,9 @@ def _starts(config: Config) -> ForkServerContext | SpawnContext:
     return context
 
 
-def start_process(config: Config) -> BaseProcess:
+def start_process(config: Config, **start: Any) -> BaseProcess:
     """The same run in a process of its own."""
-    process = _starts(config).Process(target=_child, args=(config,))
+    process = _starts(config).Process(target=_child, args=(config, start))
     process.start()
     return process
 

@@ -123,6 +123,23 @@ def test_other_users_may_read_a_checkpoint_as_the_umask_says(tmp_path: Path) -> 
     assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o640}
 
 
+def test_a_checkpoint_is_found_by_path_or_by_its_name_in_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    assert checkpoint.find(run) is None
+    for step in (3, 10):
+        save(run, step)
+    save(other, 5)
+    assert checkpoint.find(run) == run / "step_10"
+    assert checkpoint.find(run, Path("step_3")) == run / "step_3"
+    assert checkpoint.find(run, other / "step_5") == other / "step_5"
+    with pytest.raises(CheckpointError, match=r"step_5 is no checkpoint.*run: step_3, step_10"):
+        checkpoint.find(run, Path("step_5"))
+    monkeypatch.chdir(other)
+    assert checkpoint.find(run, Path("step_5")) == Path("step_5")
+
+
 def test_pruning_keeps_the_last_and_the_milestones(tmp_path: Path) -> None:
     for step in range(10, 80, 10):
         save(tmp_path, step)
@@ -157,10 +174,12 @@ def test_a_stamp_that_fails_is_a_warning(
 def test_changed_settings_are_listed(tmp_path: Path) -> None:
     from trainer.config import build_config
 
-    before, after = build_config({}), build_config({"train": {"lr": 1.0}})
-    saved = msgspec.structs.replace(state(1), config=json.loads(msgspec.json.encode(before)))
-    assert checkpoint.changed_settings(saved, before) == []
-    assert checkpoint.changed_settings(saved, after) == ["train.lr: 0.0006 -> 1.0"]
+    before, after = (
+        msgspec.structs.replace(state(1), config=json.loads(msgspec.json.encode(build_config(table))))
+        for table in ({}, {"train": {"lr": 1.0}})
+    )
+    assert checkpoint.changed_settings(before, before) == []
+    assert checkpoint.changed_settings(before, after) == ["train.lr: 0.0006 -> 1.0"]
 
 
 def test_generators_are_set_from_a_row_of_all_ranks_states() -> None:

@@ -33,6 +33,7 @@ def test_the_storys_values() -> None:
     ("table", "message"),
     [
         ({"modle": {}}, r"unknown section \[modle\]: did you mean 'model'\?"),
+        ({"data": {"paths": "a.jsonl"}}, r"data\.paths: Expected `array`.*: a list is written '\[\"a\.jsonl\"\]'"),
         ({"model": {"anchor": 3}}, "unknown key model.anchor: did you mean 'anchors'"),
         ({"train": {"anchors": 3}}, r"unknown key train.anchors; it belongs to \[model\]"),
         ({"model": {"anchors": "many"}}, "model.anchors: Expected `int`, got `str`"),

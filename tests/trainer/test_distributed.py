@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -26,12 +27,12 @@ from tests.trainer.runs import (
     uneven_rows,
     wait_for_step,
 )
-from trainer.agent import virtual_rank
+from trainer.agent import first_cause, virtual_rank
 from trainer.checkpoint import list_checkpoints
 from trainer.clock import recommended_split
 from trainer.config import Config
 from trainer.distributed import gpu_each
-from trainer.errors import ConfigError, RankFailed
+from trainer.errors import ConfigError, RankFailed, ResumeRefused
 
 pytestmark = pytest.mark.timeout(240)
 LAYOUTS = [(1, 1), (2, 1), (1, 2), (2, 2)]
@@ -74,7 +75,9 @@ def test_losses_equal_those_of_one_process(
         assert max(line["q_hs"]) <= 2
         assert max(line["q_pre"]) <= 4
     assert max(max(line["q_pre"]) for line in lines) > 0
-    assert "keep a drafter busy; best split" in (folder / config.checkpoint.dir / "run.log").read_text()
+    said = (folder / config.checkpoint.dir / "run.log").read_text()
+    assert "keep a drafter busy; best split" in said
+    assert "data: 40 documents" in said
 
 
 def test_three_drafters_differ_by_rounding_alone(alone: tuple[Path, dict[int, dict[str, Any]]]) -> None:
@@ -125,6 +128,32 @@ def test_all_ranks_killed_and_resumed_on_another_layout(alone: tuple[Path, dict[
             name: value for name, value in step.items() if name != "loss"
         }
     assert "topology.drafters: 1 -> 2" in (folder / "all" / "run.log").read_text()
+
+
+def test_fewer_rows_a_step_end_with_the_rows(tmp_path: Path) -> None:
+    """As by default: one a drafter. Counted by steps alone, the drafter would wait for rows that are not there."""
+    rows = {"max_steps": 2, "rows_per_step": 4}
+    assert train_here(layout(tmp_path, 1, 1, "run", train=rows)) == 0
+    assert train_ranks(layout(tmp_path, 2, 1, "run", train={"rows_per_step": 1})) == [0, 0, 0]
+    lines = log_of(layout(tmp_path, 2, 1, "run"))
+    assert lines[-1]["step"] == lines[-3]["step"] + 2 == len(lines)
+    assert (lines[-1]["epoch"], lines[-1]["batch"]) == (3, 0)
+
+
+def test_a_target_that_is_done_does_not_die_of_a_signal_while_the_drafter_trains(tmp_path: Path) -> None:
+    """It has sent its last row long before the drafter has trained on it; its death would end the drafter too."""
+    config = layout(tmp_path, 1, 1, "run", train={"epochs": 6})
+    ahead = msgspec.structs.replace(config.topology, queue_depth=500)
+    config = msgspec.structs.replace(config, topology=ahead)
+    processes = start_ranks(config)
+    wait_for_step(config, 15, processes)
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    steps = [line["step"] for line in log_of(config)]
+    assert [step for step, _ in list_checkpoints(tmp_path / "run")] == [steps[-1]]
 
 
 def test_a_rank_that_fails_ends_the_job_with_its_reason(tmp_path: Path) -> None:
@@ -192,6 +221,42 @@ def test_ranks_on_gpus_and_on_none_are_refused() -> None:
     assert not gpu_each([b"", b""])
     with pytest.raises(ConfigError, match="rank 1 sees no GPU"):
         gpu_each([b"a", b""])
+
+
+def test_the_command_ends_with_the_failed_ranks_own_code_and_words(tmp_path: Path) -> None:
+    """Not with torchrun's, which reports any failure as 1 and below a traceback."""
+    command = [sys.executable, "-m", "trainer", "train", str(toml_of(tmp_path)), "--targets", "1", "--drafters", "2"]
+    done = subprocess.run(
+        [*command, 'data.paths=["none.jsonl"]'], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    assert done.returncode == ConfigError.exit_code
+    assert "rank 2: ConfigError: data.paths: cannot read none.jsonl" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "torch" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("failures", "code", "said"),
+    [
+        ([(1, 6), (0, 3), (2, -15)], 3, ""),
+        ([(0, 6), (1, -9), (2, -15)], 6, "error: rank 1 was killed by SIGKILL\n"),
+        ([(0, -15), (1, -15)], 143, ""),
+        ([(0, 130), (1, 130)], 130, ""),
+        ([(1, 6), (0, 6)], 6, ""),
+    ],
+)
+def test_the_first_cause_is_what_no_other_failure_led_to(
+    failures: list[tuple[int, int]], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert first_cause(failures) == code
+    assert capsys.readouterr().err == said
+
+
+def test_a_rank_that_follows_another_down_says_so_without_a_traceback(tmp_path: Path) -> None:
+    config = layout(tmp_path, 1, 2, "run", train={"rows_per_step": 2, "max_steps": 1})
+    assert train_ranks(config) == [0, 0, 0]
+    changed = layout(tmp_path, 1, 2, "run", train={"rows_per_step": 2, "max_steps": 1, "seed": 1})
+    assert train_ranks(changed) == [ResumeRefused.exit_code, RankFailed.exit_code, RankFailed.exit_code]
 
 
 def test_a_killed_launcher_takes_its_ranks_with_it(tmp_path: Path) -> None:

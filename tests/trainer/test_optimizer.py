@@ -38,13 +38,13 @@ def backward(of: nn.Module, seed: int) -> None:
 def test_two_micro_batches_of_sums_equal_one_step_of_the_mean() -> None:
     """Clipping sees the gradient of the mean, whatever the rows were cut into."""
     ours, theirs = model(), model()
-    optimizer = DrafterOptimizer(ours, CONFIG, total_steps=10)
+    optimizer = DrafterOptimizer(ours, CONFIG)
     reference = torch.optim.AdamW(theirs.parameters(), lr=CONFIG.lr, betas=CONFIG.betas, weight_decay=0.0)
     for step in range(3):
         for micro in (0, 1):
             backward(ours, seed=10 * step + micro)
             optimizer.collect()
-        norm, rate = optimizer.step(step, 16.0, alone)
+        norm, rate = optimizer.step(step, 10, 16.0, alone)
         for micro in (0, 1):
             backward(theirs, seed=10 * step + micro)
         for parameter in theirs.parameters():
@@ -65,22 +65,22 @@ def test_the_reduction_sees_sums() -> None:
     """Doubling gradient and denominator, as a second drafter with the same rows would, changes nothing."""
     single, double = model(), model()
     for of, factor in ((single, 1), (double, 2)):
-        optimizer = DrafterOptimizer(of, CONFIG, total_steps=10)
+        optimizer = DrafterOptimizer(of, CONFIG)
         backward(of, seed=1)
         optimizer.collect()
-        optimizer.step(0, 8.0 * factor, alone if factor == 1 else twice)
+        optimizer.step(0, 10, 8.0 * factor, alone if factor == 1 else twice)
     for mine, other in zip(single.parameters(), double.parameters(), strict=True):
         assert torch.equal(mine, other)
 
 
 def test_small_updates_are_not_lost_in_bf16() -> None:
     of = model(torch.bfloat16)
-    optimizer = DrafterOptimizer(of, TrainConfig(lr=1e-6, warmup=0.0), total_steps=10**6)
+    optimizer = DrafterOptimizer(of, TrainConfig(lr=1e-6, warmup=0.0))
     before = [master.clone() for master in optimizer.masters]
     for step in range(3):
         backward(of, seed=step)
         optimizer.collect()
-        optimizer.step(step, 8.0, alone)
+        optimizer.step(step, 10**6, 8.0, alone)
     for master, old, parameter in zip(optimizer.masters, before, of.parameters(), strict=True):
         assert master.dtype == torch.float32
         assert (master - old).abs().max() > 0
@@ -100,7 +100,7 @@ def test_schedule() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_state_round_trip_continues_to_the_bit(dtype: torch.dtype) -> None:
     first, second = model(dtype), model(dtype)
-    one, two = (DrafterOptimizer(of, CONFIG, total_steps=10) for of in (first, second))
+    one, two = (DrafterOptimizer(of, CONFIG) for of in (first, second))
     for step in range(4):
         if step == 2:
             second.load_state_dict({name: value.clone() for name, value in first.state_dict().items()})
@@ -108,13 +108,13 @@ def test_state_round_trip_continues_to_the_bit(dtype: torch.dtype) -> None:
         for of, optimizer in ((first, one), (second, two)) if step >= 2 else ((first, one),):
             backward(of, seed=step)
             optimizer.collect()
-            optimizer.step(step, 8.0, alone)
+            optimizer.step(step, 10, 8.0, alone)
     for name, value in one.state().items():
         assert torch.equal(value, two.state()[name])
 
 
 def test_a_state_that_lacks_a_moment_is_refused() -> None:
-    optimizer = DrafterOptimizer(model(), CONFIG, total_steps=10)
+    optimizer = DrafterOptimizer(model(), CONFIG)
     state = optimizer.state()
     del state["exp_avg_sq.0.weight"]
     with pytest.raises(CheckpointError, match=r"exp_avg_sq\.0\.weight"):
@@ -123,19 +123,19 @@ def test_a_state_that_lacks_a_moment_is_refused() -> None:
 
 def test_a_step_without_any_label_changes_nothing() -> None:
     of = model()
-    optimizer = DrafterOptimizer(of, CONFIG, total_steps=10)
+    optimizer = DrafterOptimizer(of, CONFIG)
     before = [parameter.clone() for parameter in of.parameters()]
-    assert optimizer.step(0, 0.0, alone)[0] == 0.0
+    assert optimizer.step(0, 10, 0.0, alone)[0] == 0.0
     for parameter, old in zip(of.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
 
 
 def test_a_gradient_that_is_not_finite_updates_nothing() -> None:
     of = model()
-    optimizer = DrafterOptimizer(of, CONFIG, total_steps=10)
+    optimizer = DrafterOptimizer(of, CONFIG)
     before = [parameter.clone() for parameter in of.parameters()]
     optimizer.gradient[3] = torch.nan
     with pytest.raises(TrainerError, match="step 1 is not finite"):
-        optimizer.step(0, 8.0, alone)
+        optimizer.step(0, 10, 8.0, alone)
     for parameter, old in zip(of.parameters(), before, strict=True):
         assert torch.equal(parameter, old)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from tests.trainer.runs import curve, log_of, small_config, start_process, train_here, write_text
-from trainer.checkpoint import STATE, list_checkpoints, load_state
+from trainer.checkpoint import OPTIMIZER, STATE, list_checkpoints, load_state, load_tensors
 from trainer.config import Config
 from trainer.errors import CheckpointError, ResumeRefused
 
@@ -102,11 +103,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({"target": {"mask_token_id": 252}}, "mask id was 255 and is 252"),
         ({"model": {"num_taps": 3}}, "taps"),
-        ({"model": {"block_size": 5}}, "block size"),
+        ({"model": {"block_size": 5}}, "drafter block_size was 4 and is 5"),
         ({"target": {"seed": 1}}, "target "),
         ({"model": {"num_layers": 1, "layer_types": ["full_attention"]}}, "drafter num_layers"),
         ({"model": {"sliding_window": 20}}, "drafter sliding_window"),
-        ({"data": {"max_batch_size": 4}}, "data was"),
+        ({"data": {"max_batch_size": 4}}, r"the data differs \(data.max_batch_size: 8 -> 4\)"),
         ({"train": {"seed": 1}}, "seed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -122,8 +123,40 @@ def test_a_checkpoint_of_another_kind_of_run_is_refused(
 def test_changed_text_is_refused(tmp_path: Path) -> None:
     train_here(small_config(tmp_path, train={"max_steps": 2}))
     write_text(tmp_path / "text.jsonl", documents=50)
-    with pytest.raises(ResumeRefused, match="data"):
+    with pytest.raises(ResumeRefused, match=r"what .*text\.jsonl holds has changed.*--new-data"):
         train_here(small_config(tmp_path, train={"max_steps": 2}))
+
+
+def test_new_data_goes_on_with_the_optimizer_and_is_itself_resumed_exactly(tmp_path: Path) -> None:
+    """The steps on it are as many as its rows make; a kill on the way leaves the curve of an unbroken run."""
+    first = small_config(tmp_path, train={"epochs": 1}, checkpoint={"every": 2})
+    train_here(first)
+    before = load_state(list_checkpoints(tmp_path / "run")[-1][1])
+    shutil.copytree(tmp_path / "run", tmp_path / "halves")
+    other = {"paths": [str(write_text(tmp_path / "other.jsonl", documents=60, seed=1))]}
+    whole = small_config(tmp_path, data=other, train={"epochs": 2}, checkpoint={"every": 3})
+    train_here(whole, new_data=True)
+    steps = curve(whole)
+    assert list(steps) == list(range(1, len(steps) + 1))
+    assert [steps[before.step + 1][key] for key in ("epoch", "batch")] == [0, 1]
+    assert steps[len(steps)]["epoch"] == 2
+    last = list_checkpoints(tmp_path / "run")[-1][1]
+    after = load_state(last)
+    assert [(one.digest, one.until_step) for one in after.earlier_data] == [(before.data_digest, before.step)]
+    assert after.data_digest != before.data_digest
+    updates = load_tensors(last, OPTIMIZER, torch.device("cpu"))["step.fc.weight"]
+    assert int(updates) == after.step  # moments were kept: all updates are of one optimizer
+    assert f"new data after step {before.step}: data.paths" in (tmp_path / "run" / "run.log").read_text()
+
+    halves = small_config(tmp_path, "halves", data=other, train={"epochs": 2}, checkpoint={"every": 3})
+    process = start_process(halves, new_data=True)
+    wait_for_lines(halves, before.step + 5, process)
+    process.terminate()
+    process.join()
+    assert len(log_of(halves)) < len(steps)
+    train_here(halves)  # in the midst of the new data no flag is needed, and the same one changes nothing
+    train_here(halves, new_data=True)
+    assert curve(halves) == steps
 
 
 def test_a_longer_schedule_goes_on_and_says_what_changed(tmp_path: Path) -> None:
@@ -132,6 +165,24 @@ def test_a_longer_schedule_goes_on_and_says_what_changed(tmp_path: Path) -> None
     train_here(config)
     assert list(curve(config)) == [1, 2, 3, 4]
     assert "train.max_steps: 2 -> 4" in (tmp_path / "run" / "run.log").read_text()
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_other_rows_a_step_train_on_the_rows_that_are_left(tmp_path: Path, before: int, after: int) -> None:
+    """Steps and rows part: counted by steps alone, the run would end early, or wait for rows that are not there."""
+    config = small_config(tmp_path, train={"rows_per_step": before, "max_steps": 4})
+    train_here(config)
+    left = len(train_all(tmp_path, rows_per_step=before, run="whole")) * before - 4 * before
+    found = train_all(tmp_path, rows_per_step=after, run="run")
+    assert found[-1]["step"] == 4 + left // after
+    assert [line["step"] for line in found] == list(range(1, found[-1]["step"] + 1))
+    assert found[-1]["epoch"] == 3
+
+
+def train_all(folder: Path, rows_per_step: int, run: str) -> list[dict[str, Any]]:
+    config = small_config(folder, run, train={"rows_per_step": rows_per_step})
+    assert train_here(config) == 0
+    return log_of(config)
 
 
 def test_fresh_sets_the_earlier_run_aside(tmp_path: Path) -> None:

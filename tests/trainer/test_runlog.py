@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from datetime import UTC
 from pathlib import Path
@@ -80,6 +81,20 @@ def test_a_torn_line_is_cut_off_and_whole_ones_are_kept(tmp_path: Path) -> None:
     log.close()
     assert [line["step"] for line in lines(path)] == [1, 2, 3]
     assert len(lines(path)[2]) > 1
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path / "log.jsonl")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"File too large: '.*log\.jsonl'"):
+                log.write(RECORD)
+        with pytest.raises(OSError, match=r"File too large: '.*log\.jsonl'"):
+            log.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

@@ -217,7 +217,7 @@ def test_identity_names_the_content(folders: dict[str, Path], tmp_path: Path) ->
     first = open_target(config, CPU, torch.float32, 5)
     assert first.identity() == open_target(config, CPU, torch.float32, 5).identity()
     other = save_model(tmp_path / "llama", "llama")
-    assert other.config.hidden_size == first.hidden_size
+    assert other.config.hidden_size == first.shape.hidden_size
     with torch.no_grad():
         other.lm_head.weight[0, 0] += 1
     other.save_pretrained(tmp_path / "llama")
@@ -254,7 +254,7 @@ def _as_a_pickle(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
-def _cut(name: str, size: int) -> Callable[[Path], None]:
+def until_end(name: str, size: int) -> Callable[[Path], None]:
     def cut(folder: Path) -> None:
         os.truncate(folder / name, size if size >= 0 else (folder / name).stat().st_size + size)
 
@@ -267,11 +267,11 @@ def _cut(name: str, size: int) -> Callable[[Path], None]:
         (_without_a_weight, r"holds no weights for model\.layers\.0\.self_attn\.q_proj\.weight \(1 missing\)"),
         (_of_another_shape, "cannot load"),
         (_as_a_pickle, "cannot load.*safetensors"),
-        (_cut("model.safetensors", -1000), "cannot load.*incomplete"),
-        (_cut("model.safetensors", 0), "cannot load"),
-        (_cut("config.json", 50), "cannot load"),
-        (_cut("generation_config.json", 5), "cannot load"),
-        (_cut("tokenizer.json", 50), "cannot load"),
+        (until_end("model.safetensors", -1000), "cannot load.*incomplete"),
+        (until_end("model.safetensors", 0), "cannot load"),
+        (until_end("config.json", 50), "cannot load"),
+        (until_end("generation_config.json", 5), "cannot load"),
+        (until_end("tokenizer.json", 50), "cannot load"),
     ],
 )
 def test_a_damaged_model_is_refused(

@@ -45,8 +45,8 @@ def test_its_tokenizer_round_trips_and_splits_digits(smollm2: DecodableTarget) -
 
 
 def test_sizes_taps_and_mask(smollm2: DecodableTarget) -> None:
-    assert (smollm2.hidden_size, smollm2.num_layers, smollm2.vocab_size) == (576, 30, 49152)
-    assert (smollm2.rope_theta, smollm2.rms_norm_eps) == (1e5, 1e-5)
+    assert (smollm2.shape.hidden_size, smollm2.shape.num_layers, smollm2.vocab_size) == (576, 30, 49152)
+    assert (smollm2.shape.rope_theta, smollm2.shape.rms_norm_eps) == (1e5, 1e-5)
     assert smollm2.tap_layers == (1, 8, 14, 20, 27)
     assert smollm2.mask_token_id == 16  # <empty_output>
     assert smollm2.tokenizer.end_ids == {0, 2}

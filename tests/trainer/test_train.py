@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer.runs import curve, log_of, small_config, train_here, uneven_rows, write_text
-from trainer import step
+from trainer import checkpoint, step
 from trainer.checkpoint import list_checkpoints
+from trainer.config import build_config
+from trainer.dryrun import sizes_of
 from trainer.loss import Totals, block_loss
 
 
@@ -32,6 +35,20 @@ def test_overfits_a_few_documents_and_drafts_more_than_one_token(tmp_path: Path)
     assert sum(line["acceptance_length"] for line in last) / 20 > 1.5
     assert all(line["attention"] == "sdpa" for line in lines)
     assert all(line["recompiles"] == 0 for line in lines)
+
+
+def test_no_step_takes_the_time_of_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or speed would seem to fall after each checkpoint, and the drafter to be the slower side."""
+    original = checkpoint.save
+
+    def slow(*arguments: Any) -> Path:
+        time.sleep(0.5)
+        return original(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save", slow)
+    config = small_config(tmp_path, train={"max_steps": 4}, checkpoint={"every": 1})
+    train_here(config)
+    assert min(line["step_s"] for line in log_of(config)[1:]) < 0.5
 
 
 def test_rows_of_a_step_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +127,14 @@ def test_dry_runs_need_neither_target_nor_text(path: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "not countable here" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("train", "width"),
+    [({}, 2), ({"dtype": "float32"}, 4), ({"device": "cpu"}, 4), ({"device": "cpu", "dtype": "bfloat16"}, 2)],
+)
+def test_the_dry_run_plans_for_a_gpu_unless_told_otherwise(train: dict[str, str], width: int) -> None:
+    assert sizes_of(build_config({"train": train})).width == width
 
 
 def test_the_dry_run_of_the_story(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trainer.data.documents import BadLine, read_documents
 from trainer.errors import ConfigError
-from trainer.files import locked, new_directory
+from trainer.files import locked, naming, new_directory
 from trainer.tokenizer import Tokenizer
 
 _FORMAT = 1  # raise it when the same sources would give other files
@@ -83,7 +83,7 @@ def open_cache(cache_dir: Path, paths: Sequence[Path], tokenizer: Tokenizer, max
             if folder.exists():
                 log.warning("the token cache %s is damaged: building it again", folder)
                 shutil.rmtree(folder)
-            with new_directory(folder) as temporary:
+            with naming(folder), new_directory(folder) as temporary:
                 _build(temporary, digest, paths, tokenizer, max_length)
             meta = _read_meta(folder, digest)
             if meta is None:
@@ -98,7 +98,8 @@ def cache_digest(paths: Sequence[Path], tokenizer: Tokenizer, max_length: int) -
         try:
             parts.append(_checksum(path))
         except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+            where = "" if path.is_absolute() else f" in {Path.cwd()}"
+            raise ConfigError(f"data.paths: cannot read {path}{where}: {error.strerror}") from error
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -41,23 +41,27 @@ def pack_epoch(
     """
     generator = np.random.default_rng([seed, epoch])
     capacity = allowed[-1]
-    open_rows: list[tuple[int, list[int]]] = []  # (tokens left, documents)
-    done: list[tuple[int, list[int]]] = []
-    for number in generator.permutation(len(lengths)).tolist():
-        need = int(lengths[number])
-        fitting = [index for index, (left, _) in enumerate(open_rows) if left >= need]
-        if fitting:
-            best = min(fitting, key=lambda index: open_rows[index][0])
-            left, documents = open_rows.pop(best)
+    # (tokens left, when it last grew, documents), ascending: the tightest first, of equal ones the oldest.
+    open_rows: list[tuple[int, int, list[int]]] = []
+    done: list[tuple[int, int, list[int]]] = []
+    order = generator.permutation(len(lengths))
+    for time, (number, need) in enumerate(zip(order.tolist(), lengths[order].tolist(), strict=True)):
+        best = bisect.bisect_left(open_rows, (need,))
+        if best < len(open_rows):
+            left, _, documents = open_rows.pop(best)
         else:
             if len(open_rows) == _OPEN_ROWS:
-                done.append(open_rows.pop(min(range(_OPEN_ROWS), key=lambda index: open_rows[index][0])))
+                done.append(open_rows.pop(0))
             left, documents = capacity, []
-        row = (left - need, [*documents, number])
-        (done if len(row[1]) == max_documents else open_rows).append(row)
-    done += open_rows
+        documents.append(number)
+        row = (left - need, time, documents)
+        if len(documents) == max_documents:
+            done.append(row)
+        else:
+            bisect.insort(open_rows, row)
+    done += sorted(open_rows, key=lambda row: row[1])
     # Full rows close first and the loose ones last: without a shuffle an epoch would end on its oddities.
     return [
         Row(allowed[bisect.bisect_left(allowed, capacity - left)], tuple(documents))
-        for left, documents in (done[index] for index in generator.permutation(len(done)))
+        for left, _, documents in (done[index] for index in generator.permutation(len(done)))
     ]

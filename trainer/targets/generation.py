@@ -37,7 +37,7 @@ def generate(
         if bool(done.all()) or step == max_new_tokens - 1:
             break
         hidden = session.step(token)
-    return [_cut(row, target.tokenizer.end_ids) for row in torch.stack(columns, dim=1).tolist()]
+    return [until_end(row, target.tokenizer.end_ids) for row in torch.stack(columns, dim=1).tolist()]
 
 
 def _draws(seeds: Sequence[int], count: int) -> Tensor:
@@ -54,8 +54,7 @@ def _draw(logits: Tensor, uniform: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
-def _cut(row: list[int], end_ids: frozenset[int]) -> list[int]:
-    for index, token in enumerate(row):
-        if token in end_ids:
-            return row[: index + 1]
-    return row
+def until_end(tokens: list[int], end_ids: frozenset[int]) -> list[int]:
+    """Up to the first end token, itself included; all of them where there is none."""
+    end = next((index for index, token in enumerate(tokens, 1) if token in end_ids), None)
+    return tokens[:end]

@@ -55,7 +55,9 @@ def open_gguf(config: TargetConfig, device: torch.device, dtype: torch.dtype, nu
         model = read_model(reader, shape)
         tokenizer = read_tokenizer(reader)
     model = model.to(device=device, dtype=dtype)
-    return OwnTarget(model, tokenizer, digest=digest, num_taps=num_taps, mask_token_id=config.mask_token_id)
+    return OwnTarget(
+        shape.name, model, tokenizer, digest=digest, num_taps=num_taps, mask_token_id=config.mask_token_id
+    )
 
 
 def open_gguf_tokenizer(config: TargetConfig) -> Tokenizer:

@@ -28,8 +28,8 @@ from torch.nn import functional
 from trainer.batch import PackedBatch, TargetFeatures
 from trainer.config import TargetConfig
 from trainer.errors import ConfigError
-from trainer.shapes import shape_of_hf, tap_layers
-from trainer.targets.interface import BatchSession, Extension, Session, choose_mask_id
+from trainer.shapes import shape_of_hf
+from trainer.targets.interface import BatchSession, DecodableTarget, Extension, Session
 from trainer.targets.own import document_bounds
 from trainer.tokenizer import Tokenizer
 
@@ -60,7 +60,26 @@ def open_huggingface(
         raise ConfigError(f"cannot load {path}: {error}") from error
     if missing := sorted(loading["missing_keys"]):
         raise ConfigError(f"{path} holds no weights for {', '.join(missing[:3])} ({len(missing)} missing)")
-    return HuggingFaceTarget(model.to(device), tokenizer, path, num_taps=num_taps, mask_token_id=config.mask_token_id)
+    return HuggingFaceTarget(
+        path,
+        model.to(device),
+        tokenizer,
+        digest=content_digest(path),
+        num_taps=num_taps,
+        mask_token_id=config.mask_token_id,
+    )
+
+
+def content_digest(path: Path) -> str:
+    """sha256 over the names and contents of all weight files and the configuration."""
+    files = sorted(file for file in path.iterdir() if file.suffix == ".safetensors" or file.name == "config.json")
+
+    def digest(file: Path) -> str:
+        with file.open("rb") as stream:
+            return f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return hashlib.sha256("\n".join(pool.map(digest, files)).encode()).hexdigest()
 
 
 def open_huggingface_tokenizer(config: TargetConfig) -> Tokenizer:
@@ -96,28 +115,15 @@ def _transformers() -> Any:
     return transformers
 
 
-class HuggingFaceTarget:
-    """Implements ``DecodableTarget``."""
+class HuggingFaceTarget(DecodableTarget):
+    """On a model of ``transformers``."""
 
-    def __init__(
-        self, model: Any, tokenizer: Tokenizer, path: Path, *, num_taps: int, mask_token_id: int | None
-    ) -> None:
+    def __init__(self, path: Path, model: Any, tokenizer: Tokenizer, **further: Any) -> None:
         shape = shape_of_hf(json.loads((path / "config.json").read_text(encoding="utf-8")), path.name)
-        self.shape = shape
         self.model = model.requires_grad_(False).eval()
+        ends = (end.weight for end in (model.get_input_embeddings(), model.get_output_embeddings()))
+        super().__init__(path.name, shape, tokenizer, *ends, **further)
         self.decoder, self.layers = _decoder(model, shape.num_layers)
-        self.tokenizer = tokenizer
-        self.path = path
-        self.name = path.name
-        self.hidden_size = shape.hidden_size
-        self.num_layers = shape.num_layers
-        self.vocab_size = self.embedding().shape[0]
-        self.rope_theta = shape.rope_theta
-        self.rms_norm_eps = shape.rms_norm_eps
-        self.dtype = self.embedding().dtype
-        self.device = self.embedding().device
-        self.tap_layers = tap_layers(shape.num_layers, num_taps)
-        self.mask_token_id = choose_mask_id(tokenizer, self.vocab_size, mask_token_id)
         self._trunk = _truncated(self.decoder, max(self.tap_layers) + 1)
 
     @torch.no_grad()
@@ -125,7 +131,7 @@ class HuggingFaceTarget:
         """Runs the layers up to the deepest tap, each document for itself; padding gets zeros."""
         bounds = document_bounds(batch.document)
         spans = [(first, end) for first, end in itertools.pairwise(bounds) if int(batch.document[first]) >= 0]
-        width = len(self.tap_layers) * self.hidden_size
+        width = len(self.tap_layers) * self.shape.hidden_size
         taps = torch.zeros(batch.length, width, dtype=self.dtype, device=self.device)
         for group in _groups(spans):
             longest = max(end - first for first, end in group)
@@ -176,47 +182,6 @@ class HuggingFaceTarget:
             outputs.append(torch.cat([piece.last_hidden_state for piece in pieces[1:]], dim=1).float())
         distance = torch.linalg.vector_norm(outputs[0] - outputs[1]) / torch.linalg.vector_norm(outputs[1])
         return float(distance) < 0.1  # bf16 differs by hundredths, a lost state by more than half
-
-    def embedding(self) -> Tensor:
-        weight = self.model.get_input_embeddings().weight
-        assert isinstance(weight, Tensor)
-        return weight
-
-    def lm_head(self) -> Tensor:
-        weight = self.model.get_output_embeddings().weight
-        assert isinstance(weight, Tensor)
-        return weight
-
-    @cached_property
-    def _digest(self) -> str:
-        """sha256 over the names and contents of all weight files and the configuration."""
-        files = sorted(
-            file for file in self.path.iterdir() if file.suffix == ".safetensors" or file.name == "config.json"
-        )
-
-        def digest(file: Path) -> str:
-            with file.open("rb") as stream:
-                return f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}"
-
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            return hashlib.sha256("\n".join(pool.map(digest, files)).encode()).hexdigest()
-
-    def identity(self) -> dict[str, str | int | float]:
-        return {
-            "name": self.name,
-            "weights": self._digest,
-            "tokenizer": self.tokenizer.digest,
-            "hidden_size": self.hidden_size,
-            "num_layers": self.num_layers,
-            "vocab_size": self.vocab_size,
-            "dtype": str(self.dtype).removeprefix("torch."),
-        }
-
-    @torch.no_grad()
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits = functional.linear(hidden, self.lm_head()).float()
-        logits[..., self.mask_token_id] = -torch.inf
-        return logits
 
     def session(self, capacity: int) -> Session:
         return HuggingFaceSession(self)

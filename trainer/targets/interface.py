@@ -1,18 +1,22 @@
-"""What a target offers beyond ``trainer.batch.Target``: text, and decoding with a key/value cache.
+"""What every target is and offers: hidden states for the drafter, text, and decoding with a key/value cache.
 
 Shapes: R sequences decoded together, N new tokens, K taps, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
-from trainer.batch import Target
+from trainer.batch import PackedBatch, TargetFeatures
 from trainer.errors import ConfigError
+from trainer.shapes import TargetShape, tap_layers
 from trainer.tokenizer import Tokenizer
 
 
@@ -53,25 +57,69 @@ class BatchSession(Protocol):
         ...
 
 
-class DecodableTarget(Target, Protocol):
-    """A target that also decodes; every implementation here is one."""
+class DecodableTarget(ABC):
+    """A frozen language model: what the drafter sees of it, text, and decoding.
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The target's own."""
-        ...
+    ``digest`` names the weights' content.
+    """
 
+    def __init__(
+        self,
+        name: str,
+        shape: TargetShape,
+        tokenizer: Tokenizer,
+        embedding: Tensor,  # [V, H]
+        head: Tensor,  # [V, H]
+        *,
+        digest: str,
+        num_taps: int,
+        mask_token_id: int | None,
+    ) -> None:
+        self.name, self.shape, self.tokenizer = name, shape, tokenizer
+        self._embedding, self._head, self._digest = embedding, head, digest
+        self.vocab_size = embedding.shape[0]
+        self.dtype, self.device = embedding.dtype, embedding.device
+        self.tap_layers = tap_layers(shape.num_layers, num_taps)
+        self.mask_token_id = choose_mask_id(tokenizer, self.vocab_size, mask_token_id)
+
+    @abstractmethod
+    def features(self, batch: PackedBatch) -> TargetFeatures:
+        """Runs the layers up to the deepest tap, documents kept apart; no gradient."""
+
+    @abstractmethod
     def session(self, capacity: int) -> Session:
         """An empty sequence of at most ``capacity`` tokens."""
-        ...
 
+    @abstractmethod
     def batch_session(self, capacity: int) -> BatchSession:
         """Empty sequences of at most ``capacity`` tokens each, prompt included."""
-        ...
 
+    def embedding(self) -> Tensor:
+        """The token embedding, [V, H], frozen; the drafter embeds its block with it."""
+        return self._embedding
+
+    def lm_head(self) -> Tensor:
+        """The output projection, [V, H], frozen; the drafter's logits come from it."""
+        return self._head
+
+    def identity(self) -> dict[str, str | int | float]:
+        """Whatever must be equal on resume: name, content of the weights, tokenizer, sizes."""
+        return {
+            "name": self.name,
+            "weights": self._digest,
+            "tokenizer": self.tokenizer.digest,
+            "hidden_size": self.shape.hidden_size,
+            "num_layers": self.shape.num_layers,
+            "vocab_size": self.vocab_size,
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
+    @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] to float32 [..., V] with the mask id at minus infinity: the target never writes it."""
-        ...
+        logits = functional.linear(hidden, self._head).float()
+        logits[..., self.mask_token_id] = -torch.inf
+        return logits
 
 
 def choose_mask_id(tokenizer: Tokenizer, vocab_size: int, asked: int | None = None) -> int:

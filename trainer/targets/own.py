@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from trainer.batch import PackedBatch, TargetFeatures
-from trainer.shapes import tap_layers
-from trainer.targets.interface import BatchSession, Extension, Session, choose_mask_id
+from trainer.targets.interface import BatchSession, DecodableTarget, Extension, Session
 from trainer.targets.transformer import KeyValueCache, Transformer, attend_by_document, attend_varlen
 from trainer.tokenizer import Tokenizer
 
 
-class OwnTarget:
-    """Implements ``DecodableTarget``; ``digest`` names the weights' content."""
+class OwnTarget(DecodableTarget):
+    """On the trainer's own transformer."""
 
-    def __init__(
-        self,
-        model: Transformer,
-        tokenizer: Tokenizer,
-        *,
-        digest: str,
-        num_taps: int,
-        mask_token_id: int | None,
-    ) -> None:
-        shape = model.shape
-        self.shape = shape
+    def __init__(self, name: str, model: Transformer, tokenizer: Tokenizer, **further: Any) -> None:
         self.model = model.requires_grad_(False).eval()
-        self.tokenizer = tokenizer
-        self.name = shape.name
-        self.hidden_size = shape.hidden_size
-        self.num_layers = shape.num_layers
-        self.vocab_size = shape.vocab_size
-        self.rope_theta = shape.rope_theta
-        self.rms_norm_eps = shape.rms_norm_eps
-        self.dtype = model.embed.weight.dtype
-        self.device = model.embed.weight.device
-        self.tap_layers = tap_layers(shape.num_layers, num_taps)
-        self.mask_token_id = choose_mask_id(tokenizer, shape.vocab_size, mask_token_id)
-        self._digest = digest
+        super().__init__(name, model.shape, tokenizer, model.embed.weight, model.head.weight, **further)
 
     @torch.no_grad()
     def features(self, batch: PackedBatch) -> TargetFeatures:
@@ -52,29 +30,6 @@ class OwnTarget:
         tokens, position = batch.tokens.to(self.device), batch.position.to(self.device)
         _, taps = self.model.run(tokens, position, attend, self.tap_layers, whole=False)
         return TargetFeatures(batch, taps)
-
-    def embedding(self) -> Tensor:
-        return self.model.embed.weight
-
-    def lm_head(self) -> Tensor:
-        return self.model.head.weight
-
-    def identity(self) -> dict[str, str | int | float]:
-        return {
-            "name": self.name,
-            "weights": self._digest,
-            "tokenizer": self.tokenizer.digest,
-            "hidden_size": self.hidden_size,
-            "num_layers": self.num_layers,
-            "vocab_size": self.vocab_size,
-            "dtype": str(self.dtype).removeprefix("torch."),
-        }
-
-    @torch.no_grad()
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits = functional.linear(hidden, self.model.head.weight).float()
-        logits[..., self.mask_token_id] = -torch.inf
-        return logits
 
     def session(self, capacity: int) -> Session:
         return OwnSession(self, capacity)

@@ -37,15 +37,14 @@ def open_random(config: TargetConfig, device: torch.device, dtype: torch.dtype, 
                 parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
             else:
                 parameter.fill_(1.0)
-    target = OwnTarget(
+    return OwnTarget(
+        f"random:{shape.name}",
         model,
         byte_tokenizer(shape),
         digest=f"random:{config.seed}:{device.type}",
         num_taps=num_taps,
         mask_token_id=config.mask_token_id,
     )
-    target.name = f"random:{shape.name}"
-    return target
 
 
 def byte_tokenizer(shape: TargetShape) -> Tokenizer:
