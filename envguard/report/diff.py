@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from envguard import clock
 from envguard.model.drift import DiffReport, Drift, Minority, Side
 from envguard.model.evidence import Unknown
 from envguard.report.errors import printable
@@ -170,4 +171,4 @@ def show_unknown(console: Console, unknown: Iterable[Unknown]) -> None:
     if items:
         console.print()
     for item in items:
-        paragraph(console, f"{item.what}: {item.why}", head=Text("undetermined ", "yellow"), indent=6)
+        paragraph(console, clock.told(f"{item.what}: {item.why}"), head=Text("undetermined ", "yellow"), indent=6)

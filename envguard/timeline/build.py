@@ -17,17 +17,19 @@ from envguard.timeline import findings as finding
 from envguard.timeline.cache_clearings import clearing_events
 from envguard.timeline.clock import FUTURE_S, weigh
 from envguard.timeline.code_findings import code_findings
+from envguard.timeline.departure_findings import departure_findings
 from envguard.timeline.elsewhere_findings import elsewhere_findings
 from envguard.timeline.events import checkpoint_events, checkpoint_view, stale_events
 from envguard.timeline.foundation import Foundation, foundation_findings, read_foundation
 from envguard.timeline.happening import end_of, in_order, start_of
 from envguard.timeline.hints import read_hints
-from envguard.timeline.inferred import inferred_swaps
+from envguard.timeline.inferred import Departure, inferred_swaps, read_departures
 from envguard.timeline.log_events import RateChange
 from envguard.timeline.lost_events import Loss, read_losses
 from envguard.timeline.lost_findings import Asked, loss_findings, sound_in
 from envguard.timeline.packages import Packages, read_packages
 from envguard.timeline.previous import Sighting
+from envguard.timeline.reach import out_of_reach
 from envguard.timeline.records import Record, own_records, read_records
 from envguard.timeline.removal_findings import removal_findings
 from envguard.timeline.removals import Present
@@ -65,6 +67,7 @@ class Understood:
     events: tuple[Event, ...]
     changes: tuple[RateChange, ...]
     losses: tuple[Loss, ...]
+    departures: tuple[Departure, ...]
     foundation: Foundation
     unknown: tuple[Unknown, ...]
 
@@ -98,6 +101,11 @@ def _packages(survey: Survey, graph: Graph, sightings: tuple[Sighting, ...], own
     )
 
 
+def departures_of(survey: Survey, own: tuple[Record, ...], packages: Packages) -> tuple[Departure, ...]:
+    """Packages that are others than the last of this environment's `own` records has, though none came later."""
+    return tuple(read_departures(survey.installs, own, packages, int(survey.machine.now * clock.NS)))
+
+
 def understand(survey: Survey) -> Understood:
     """Every event of every witness, in order, each once."""
     graph = _requirements(survey)
@@ -106,6 +114,8 @@ def understand(survey: Survey) -> Understood:
     sightings = read_sightings(survey, records)
     packages = _packages(survey, graph, sightings, own)
     events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
+    departures = departures_of(survey, own, packages)
+    events += [item.event for item in departures]
     losses = read_losses(survey.lost, survey.installs, sightings, survey.stamps, packages.events, survey.machine.now)
     events += [loss.event for loss in losses]
     foundation = read_foundation(survey, own)
@@ -125,7 +135,9 @@ def understand(survey: Survey) -> Understood:
     weighed = weigh(events, survey.boots.steps, survey.machine.now)
     ordered = in_order({event.id: event for event in weighed}.values())
     doubts = (Unknown(f"{LOST}{name}", survey.busy or "") for name in packages.doubtful)
-    return Understood(sightings, packages, ordered, tuple(changes), losses, foundation, (*graph.unknown, *doubts))
+    return Understood(
+        sightings, packages, ordered, tuple(changes), losses, departures, foundation, (*graph.unknown, *doubts)
+    )
 
 
 def _other_events(survey: Survey) -> Iterable[Event]:
@@ -157,22 +169,30 @@ def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
         events=shown,
         transactions=tuple(run for run in known.packages.transactions if run.id in told),
         findings=finding.finish(drafts, shown),
-        unknown=_unknown(survey, (*_no_time(survey, bounds), *_no_stamp(survey, checkpoint), *known.unknown)),
+        unknown=_unknown(survey, (*_beyond(survey, bounds), *known.unknown)),
     )
 
 
-def _no_time(survey: Survey, bounds: Bounds) -> tuple[Unknown, ...]:
-    """Why what happened since the checkpoint cannot be told: "nothing" would be no answer then."""
+def _beyond(survey: Survey, bounds: Bounds) -> tuple[Unknown, ...]:
+    """Why what happened since the checkpoint cannot be told, or not all of it: "nothing" would be no answer then."""
     checkpoint = bounds.checkpoint
-    if checkpoint is None or checkpoint.saved_ns / clock.NS <= survey.machine.now + FUTURE_S:
+    if checkpoint is None:
         return ()
-    why = "the time of its files lies in the future, so that everything seems to be older: `--since T` names a time"
-    return (Unknown(f"{SINCE}{checkpoint.name}", why),)
+    what = f"{SINCE}{checkpoint.name}"
+    found = [*_no_stamp(survey, checkpoint)]
+    if checkpoint.saved_ns / clock.NS > survey.machine.now + FUTURE_S:
+        why = (
+            "the time of its files lies in the future, so that everything seems to be older: `--since T` names a time"
+        )
+        found.insert(0, Unknown(what, why))
+    elif not _is_stamped(survey, checkpoint) and (why_not := out_of_reach(survey, checkpoint)) is not None:
+        found.append(Unknown(what, why_not))
+    return tuple(found)
 
 
-def _no_stamp(survey: Survey, checkpoint: Checkpoint | None) -> tuple[Unknown, ...]:
+def _no_stamp(survey: Survey, checkpoint: Checkpoint) -> tuple[Unknown, ...]:
     """Its own stamp is what the answer rests on most: with that unread, "nothing changed" is not known."""
-    if checkpoint is None or checkpoint.stamp_path is None:
+    if checkpoint.stamp_path is None:
         return ()
     stamp = _stamp_of(survey, checkpoint)
     if stamp is not None and (stamp.fingerprint is not None or stamp.why_not is None):
@@ -192,6 +212,7 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     drafts += finding.swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref)
     told = {swap.group.id for swap in known.packages.swaps if finding.counts(swap)}
     drafts += removal_findings(known.packages, of_checkpoint, saved, since, told)
+    drafts += departure_findings(known.departures, of_checkpoint, saved, since, ref)
     if known.losses:
         drafts += loss_findings(known.losses, known.events, _asked(survey, known, bounds, saved, ref))
     drafts += finding.stale_findings(known.events)

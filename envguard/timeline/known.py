@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from envguard import clock
 from envguard.acquire.project.watched_files import Edited
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.survey import Request, Survey, survey
-from envguard.fingerprint.partial import Known
+from envguard.fingerprint.partial import Known, Recalled
 from envguard.fingerprint.places import Reference
 from envguard.fingerprint.rules import is_torch_stack
 from envguard.model.evidence import Evidence
-from envguard.timeline.build import packages_of
+from envguard.timeline.build import departures_of, packages_of
 from envguard.timeline.moments import Before, Untouched, changed_since
+from envguard.timeline.packages import Packages
+from envguard.timeline.reach import out_of_reach
+from envguard.timeline.records import own_records, read_records
 from envguard.timeline.restored import read_restored
 
 
-def told_at(survey: Survey, saved_ns: int) -> tuple[Before, ...]:
-    """What is known of the packages at the moment at which a checkpoint without a stamp was saved."""
-    packages = packages_of(survey)
+@dataclass(frozen=True)
+class Told:
+    """What is known of the packages at a moment; `beyond` says why the rest is not even known to be as it is now."""
+
+    packages: tuple[Before, ...]
+    beyond: str | None = None
+
+
+def told_at(survey: Survey, checkpoint: Checkpoint) -> Told:
+    """What is known of the packages when a checkpoint without a stamp was saved."""
+    packages, saved_ns = packages_of(survey), checkpoint.saved_ns
     found = changed_since(packages.swaps, saved_ns, read_restored(survey.journal), packages.removals)
-    return (*found, *_edited_since(survey, saved_ns, {item.name for item in found}))
+    beyond = out_of_reach(survey, checkpoint)
+    if beyond is not None:
+        # Where everything is newer, that one package is says neither that it was there nor that it was not.
+        found = tuple(item for item in found if item.swap is None or item.swap.previous)
+    departed = tuple(_departed_since(survey, packages, saved_ns))
+    edited = _edited_since(survey, saved_ns, {item.name for item in (*found, *departed)})
+    return Told((*found, *departed, *edited), beyond)
+
+
+def _departed_since(survey: Survey, packages: Packages, saved_ns: int) -> Iterable[Before]:
+    for item in departures_of(survey, own_records(read_records(survey)), packages):
+        if item.may_follow(saved_ns):
+            why = f"{item.event.from_} is what {item.record.path} has, and an older install lies there now"
+            yield Before(item.install.name, doubt=f"{why}: when that came is not known")
 
 
 def _edited_since(survey: Survey, saved_ns: int, told: set[str]) -> Iterable[Before]:
@@ -41,17 +67,18 @@ def _edited_since(survey: Survey, saved_ns: int, told: set[str]) -> Iterable[Bef
             yield Before(name, edited=Untouched(install.version, install.build, proofs))
 
 
-def known_at(reference: Reference, request: Request) -> tuple[Known, ...]:
+def known_at(reference: Reference, request: Request) -> Recalled:
     """What this machine's witnesses still know of the packages when a checkpoint was saved."""
     if reference.checkpoint is None:
-        return ()
+        return Recalled(())
     seen = survey(LiveHost(), request)
-    found = known_before(told_at(seen, reference.checkpoint.saved_ns))
+    told = told_at(seen, reference.checkpoint)
+    found = known_before(told.packages)
     for written in seen.written_by:
         if written.checkpoint == reference.checkpoint.path:
             # What a library wrote into the checkpoint is what was loaded; a swap's own witnesses know the build too.
             found.setdefault(written.package, Known(written.package, written.version))
-    return tuple(found.values())
+    return Recalled(tuple(found.values()), told.beyond)
 
 
 def known_before(before: Iterable[Before]) -> dict[str, Known]:
@@ -87,5 +114,7 @@ def known_before(before: Iterable[Before]) -> dict[str, Known]:
             doubt = f"it was replaced, and that {best.version.full} was there is only likely"
             found[name] = Known(name, None, doubt=doubt)
         else:
-            found[name] = Known(name, None, absent=swap.was_there is None and not is_torch_stack(name))
+            absent = swap.was_there is None and not is_torch_stack(name)
+            doubt = Known.doubt if swap.was_there is not None else "it was installed later, over what is not known"
+            found[name] = Known(name, None, absent=absent, doubt=doubt)
     return found

@@ -39,6 +39,8 @@ class Swap:
     """A lock file's word that is no newer than the run and names what came."""
     own: Restored | None = None
     """The restore of envguard's own that installed it."""
+    again: bool = False
+    """It is the very build that the last word before it names: nothing was swapped."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,8 @@ def _swap(
         transaction=group.id,
     )
     locked = next((item for item in known if _names(item, install, group)), None)
-    return Swap(event, install, change, group, candidates, was_there, _twins(install.name, before, known), locked)
+    twins = _twins(install.name, before, known)
+    return Swap(event, install, change, group, candidates, was_there, twins, locked, again=again is not None)
 
 
 def _same_build(
