@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from envguard.acquire.machine import boots, driver, package_logs
 from envguard.acquire.machine.zone import Zone, read_zone
-from envguard.acquire.packages import environment, installs, lost_files, pip_logs, pyc_files, uv_cache
+from envguard.acquire.packages import environment, installs, lost_files, pip_logs, pyc_files, startup_files, uv_cache
 from envguard.acquire.packages.archive_uses import ArchiveUse, read_archive_uses
 from envguard.acquire.packages.distributions import Distributions, read_distributions
 from envguard.acquire.packages.editable_sources import gone_sources
@@ -111,6 +111,7 @@ class Survey:
     data: tuple[watched_files.Watched, ...] = ()
     config: tuple[watched_files.Watched, ...] = ()
     edits: tuple[watched_files.Edited, ...] = ()
+    startup_files: tuple[startup_files.StartupFile, ...] = ()
     lost: tuple[lost_files.Lost, ...] = ()
     gone_sources: tuple[tuple[str, str], ...] = ()
     """(package, path): editable installs whose source is not there."""
@@ -272,6 +273,9 @@ def _installer_logs(host: Host, request: Request, seen: Survey) -> None:
         seen.lacks("pyc", "no package has compiled files: none was imported, or bytecode is kept elsewhere")
     trees = SiteTrees(host, seen.unknown)
     seen.edits = watched_files.read_edits(host, seen.distributions, seen.installs, trees, seen.unknown)
+    notes = Notes()
+    seen.startup_files = startup_files.read_startup_files(host, seen.env, seen.distributions, notes)
+    seen.unknown += notes.unknown
     seen.site_changes = lost_files.site_changes(host, seen.env)
     seen.busy = lost_files.at_work(host, seen.env, request.state)
     seen.lost = lost_files.read_lost(host, seen.distributions, trees, seen.busy, seen.unknown)

@@ -36,6 +36,7 @@ from envguard.timeline.removals import Present
 from envguard.timeline.requirements import Graph, build_graph
 from envguard.timeline.restored import read_restored
 from envguard.timeline.sightings import read_sightings
+from envguard.timeline.startup import gone_events, startup_events, startup_findings
 from envguard.timeline.throughput import read_throughput
 
 SLACK_S = 0.001
@@ -68,6 +69,7 @@ class Understood:
     changes: tuple[RateChange, ...]
     losses: tuple[Loss, ...]
     departures: tuple[Departure, ...]
+    startup: tuple[Event, ...]
     foundation: Foundation
     unknown: tuple[Unknown, ...]
 
@@ -116,6 +118,11 @@ def understand(survey: Survey) -> Understood:
     events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
     departures = departures_of(survey, own, packages)
     events += [item.event for item in departures]
+    startup = (
+        *startup_events(survey.startup_files, any(item.copied_ns for item in survey.installs)),
+        *gone_events(survey.startup_files, own, int(survey.machine.now * clock.NS)),
+    )
+    events += startup
     losses = read_losses(survey.lost, survey.installs, sightings, survey.stamps, packages.events, survey.machine.now)
     events += [loss.event for loss in losses]
     foundation = read_foundation(survey, own)
@@ -136,7 +143,15 @@ def understand(survey: Survey) -> Understood:
     ordered = in_order({event.id: event for event in weighed}.values())
     doubts = (Unknown(f"{LOST}{name}", survey.busy or "") for name in packages.doubtful)
     return Understood(
-        sightings, packages, ordered, tuple(changes), losses, departures, foundation, (*graph.unknown, *doubts)
+        sightings,
+        packages,
+        ordered,
+        tuple(changes),
+        losses,
+        departures,
+        startup,
+        foundation,
+        (*graph.unknown, *doubts),
     )
 
 
@@ -221,7 +236,9 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     drafts += run_findings.fall_findings(changes, known.events)
     drafts += run_findings.crash_findings(known.events, since)
     drafts += run_findings.loss_findings(survey.train_logs, known.events, since)
-    own = {loss.event.id for loss in known.losses}  # what was emptied has a finding of its own, and is no edit
+    drafts += startup_findings(known.startup, of_checkpoint, saved, since, ref)
+    # What was emptied has a finding of its own, and is no edit; nor is what no package put there.
+    own = {event.id for event in (*(loss.event for loss in known.losses), *known.startup)}
     drafts += finding.edit_findings([event for event in known.events if event.id not in own], since)
     stamp = _stamp_of(survey, of_checkpoint) if of_checkpoint is not None else None
     stamped = stamp.fingerprint if stamp is not None and stamp.counts and stamp.path not in survey.elsewhere else None
