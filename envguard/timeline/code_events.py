@@ -60,15 +60,23 @@ def _dirty_event(history: GitHistory, path: str, status: str, mtime: int | None,
 def edit_events(edits: Iterable[Edited]) -> Iterable[Event]:
     """Installed files that were edited after their install."""
     for edit in edits:
-        evidence = [
-            Evidence(witness="file", path=edit.path, field="mtime", value=clock.iso_ns(edit.mtime_ns)),
-            Evidence(witness="dist-info", path=edit.path, field="sha256", value="not the one in RECORD"),
-        ]
-        shared = ""
+        differs = Evidence(witness="dist-info", path=edit.path, field="sha256", value="not the one in RECORD")
+        shared = kept = ""
         if edit.shared > 1:
             shared = f"; {edit.shared} hard links: the uv cache and every environment that shares it have it too"
-        text = f"{_name(edit.path)} of {edit.package} edited after its install{shared}"
-        yield make_event("file.patched", edit.path, edit.mtime_ns, None, text, evidence, confidence="strong")
+        if edit.since_ns is not None:
+            kept = ", under a time that is no later"
+        text = f"{_name(edit.path)} of {edit.package} edited after its install{kept}{shared}"
+        end_ns = edit.ctime_ns if edit.since_ns is not None else None
+        yield make_event(
+            "file.patched", edit.path, edit.first_ns, end_ns, text, (*edit_proofs(edit), differs), confidence="strong"
+        )
+
+
+def edit_proofs(edit: Edited) -> tuple[Evidence, ...]:
+    """What says when a file was edited: its mtime, and where that was kept, its ctime, which nothing sets back."""
+    times = [("mtime", edit.mtime_ns)] + ([("ctime", edit.ctime_ns)] if edit.since_ns is not None else [])
+    return tuple(Evidence(witness="file", path=edit.path, field=name, value=clock.iso_ns(at)) for name, at in times)
 
 
 def tree_events(trees: Iterable[Watched], kind: EventKind, witness: str) -> Iterable[Event]:

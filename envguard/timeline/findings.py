@@ -377,7 +377,7 @@ def edit_findings(events: Sequence[Event], since: float | None) -> list[Draft]:
         return []
     title = f"{len(edits)} installed file{'' if len(edits) == 1 else 's'} edited after the install"
     says = "; ".join(event.summary for event in edits[:4]) + more(edits, 4) + "."
-    caveat = "an edit that kept the file's time is not seen here: `envguard verify --deep` finds it"
+    caveat = "an edit that kept time and size of a file shared with a cache is not seen: `envguard verify --deep`"
     return [Draft((5, 0.0), title, says, tuple(edits[:12]), (caveat,))]
 
 

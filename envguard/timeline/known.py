@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from envguard import clock
 from envguard.acquire.project.watched_files import Edited
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.seam.host import LiveHost
@@ -13,8 +12,8 @@ from envguard.acquire.survey import Request, Survey, survey
 from envguard.fingerprint.partial import Known, Recalled
 from envguard.fingerprint.places import Reference
 from envguard.fingerprint.rules import is_torch_stack
-from envguard.model.evidence import Evidence
 from envguard.timeline.build import departures_of, packages_of
+from envguard.timeline.code_events import edit_proofs
 from envguard.timeline.moments import Before, Untouched, changed_since
 from envguard.timeline.packages import Packages
 from envguard.timeline.reach import out_of_reach
@@ -59,11 +58,8 @@ def _edited_since(survey: Survey, saved_ns: int, told: set[str]) -> Iterable[Bef
         install = builds.get(name)
         if name in told or install is None or install.build is None or (install.end_ns or saved_ns) > saved_ns:
             continue
-        if all(edit.mtime_ns > saved_ns for edit in edits):
-            proofs = tuple(
-                Evidence(witness="file", path=edit.path, field="mtime", value=clock.iso_ns(edit.mtime_ns))
-                for edit in edits
-            )
+        if all(edit.first_ns > saved_ns for edit in edits):
+            proofs = tuple(item for edit in edits for item in edit_proofs(edit))
             yield Before(name, edited=Untouched(install.version, install.build, proofs))
 
 
