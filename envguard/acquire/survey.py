@@ -64,6 +64,8 @@ class Request:
     checkpoint_roots: tuple[str, ...]
     config: Config = field(default_factory=Config)
     own_pids: frozenset[int] = frozenset()
+    named: tuple[str, ...] = ()
+    """Checkpoints by their paths, wherever they lie."""
 
     def path(self, name: str) -> str:
         """A configured path, taken from the project root."""
@@ -170,7 +172,7 @@ def _uv_cache(host: Host, request: Request, seen: Survey) -> None:
 
 
 def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
-    seen.checkpoints = find_checkpoints(host, request.checkpoint_roots)
+    seen.checkpoints = find_checkpoints(host, request.checkpoint_roots, request.named)
     seen.unknown += seen.checkpoints.unknown
     # The order is the step's; what the times say against it is told, since every gap is counted from a time.
     seen.unknown += [Unknown(f"time of {item.higher.name}", item.says) for item in seen.checkpoints.disorder]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from envguard import clock
 from envguard.acquire.packages.markers import marker_values
-from envguard.acquire.runs.checkpoints import Checkpoint, short_name
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
 from envguard.model.event import LOST, SINCE, UNREAD_STAMP, Event, TimelineReport
@@ -221,7 +221,7 @@ def _no_stamp(survey: Survey, checkpoint: Checkpoint) -> tuple[Unknown, ...]:
 def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[finding.Draft]:
     since, until = bounds.start, bounds.until
     of_checkpoint = bounds.checkpoint
-    ref = short_name(of_checkpoint, survey.checkpoints.found) if of_checkpoint is not None else None
+    ref = survey.checkpoints.reference(of_checkpoint) if of_checkpoint is not None else None
     drafts = elsewhere_findings(survey, of_checkpoint, saved)
     drafts += foundation_findings(known.foundation, of_checkpoint, saved, since, ref)
     drafts += finding.swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -194,3 +195,23 @@ def test_a_backup_over_what_an_earlier_stamp_has(torch_stage: Stage) -> None:
     drift = json.loads(torch_stage.envguard("diff", "step_690", "--json").stdout)
     assert packages(drift) == []
     assert "packages: transformers" in [item["what"] for item in drift["unknown"]]
+
+
+def test_a_checkpoint_is_named_by_its_path_wherever_it_lies_and_whatever_it_is_called(torch_stage: Stage) -> None:
+    folder = torch_stage.root / "elsewhere" / "final model"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    time.sleep(0.6)
+    torch_stage.install("transformers==5.8.1")
+    done = torch_stage.envguard("timeline", "--since-checkpoint", str(folder), "--json")
+    answer = json.loads(done.stdout)
+    (finding,) = answer["findings"]
+    assert (done.returncode, answer["checkpoint"]["path"]) == (1, str(folder))
+    assert finding["title"].endswith(" after final model")
+    # The advice names it so that it is found again.
+    (advice,) = [part for part in finding["says"].split("`") if part.startswith("envguard restore")]
+    tried = torch_stage.envguard(*shlex.split(advice)[1:], "--dry-run")
+    assert (tried.returncode, "transformers 5.6.0" in tried.stdout) == (0, True)
+    for wrong, says in ((torch_stage.root / "elsewhere", "directory"), (torch_stage.venv, "environment")):
+        refused = torch_stage.envguard("timeline", "--since-checkpoint", str(wrong))
+        assert (refused.returncode, says in refused.stderr) == (2, True)

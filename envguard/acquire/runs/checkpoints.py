@@ -85,6 +85,12 @@ class Checkpoints:
     disorder: tuple[Disorder, ...]
     roots: tuple[str, ...]
     unknown: tuple[Unknown, ...]
+    by_path: frozenset[str] = frozenset()
+    """Those that lie in no place to look in, or have no name that tells: only their path finds them again."""
+
+    def reference(self, checkpoint: Checkpoint) -> str:
+        """What names this one on a command line."""
+        return checkpoint.path if checkpoint.path in self.by_path else short_name(checkpoint, self.found)
 
     def runs(self) -> dict[str, tuple[Checkpoint, ...]]:
         """Checkpoints by run directory, each by step."""
@@ -121,12 +127,16 @@ def is_checkpoint(name: str, kind: Kind) -> bool:
     return step_of(name) is not None and (kind == "directory" or bool(_EXTENSION.search(name)))
 
 
-def find_checkpoints(host: Host, roots: Iterable[str]) -> Checkpoints:
-    """Every checkpoint below `roots`; a root that is not there is passed over, an unreadable one is `unknown`."""
+def find_checkpoints(host: Host, roots: Iterable[str], named: Iterable[str] = ()) -> Checkpoints:
+    """Every checkpoint below `roots`, and those that somebody `named` by their paths, wherever they lie; a root that
+    is not there is passed over, an unreadable one is `unknown`."""
     search = _Search(host)
     there = tuple(root for root in dict.fromkeys(posixpath.normpath(root) for root in roots) if search.below(root))
+    by_path = frozenset(path for path in named if path not in search.found)
+    for path in by_path:
+        search.add_named(path)
     found = sorted(search.found.values(), key=_order)
-    return Checkpoints(tuple(found), tuple(_disorder(found)), there, tuple(search.unknown))
+    return Checkpoints(tuple(found), tuple(_disorder(found)), there, tuple(search.unknown), by_path)
 
 
 def _order(checkpoint: Checkpoint) -> tuple[str, int, int, str]:
@@ -200,6 +210,16 @@ class _Search:
             return msgspec.json.decode(self.host.read(path), type=_Stamped).checkpoint is not None
         except (OSError, msgspec.MsgspecError):
             return True
+
+    def add_named(self, path: str) -> None:
+        """One that a person says is a checkpoint."""
+        try:
+            checkpoint = read_checkpoint(self.host, path)
+        except OSError as error:
+            self.unknown.append(Unknown(f"checkpoint {path}", error.strerror or str(error)))
+            return
+        if checkpoint is not None:
+            self.found[path] = checkpoint
 
     def _add_stamped(self, path: str) -> None:
         """What has a stamp and a name without a step; a link is another name of something, and no copy of it."""
