@@ -250,7 +250,7 @@ RULES: tuple[Rule, ...] = (
     Rule("code", "edited", "*", "warn", "numerics", "the uncommitted edits are others: {detail}"),
     Rule("code", "clean", "*", "warn", "numerics", "uncommitted edits that the run had are gone"),
     Rule("code", "changed|submodule", "*", "warn", "numerics", "another commit is checked out"),
-    Rule("code", "branch|untracked|added", "*", "info", "none", "{detail}"),
+    Rule("code", "branch|recommitted|untracked|added", "*", "info", "none", "{detail}"),
     Rule("code", "files", "*", "warn", "numerics", "the code differs"),
     Rule("code", "removed|missing", "*", "block", "breaks", "the code is gone"),
     Rule("code", "problem:*", "*", "warn", "numerics", "{detail}"),

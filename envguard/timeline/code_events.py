@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterable
 
 from envguard import clock
-from envguard.acquire.project.git_history import GitHistory
+from envguard.acquire.project.git_history import DirtyFile, GitHistory
 from envguard.acquire.project.watched_files import Edited, Watched
 from envguard.model.event import Event, EventKind
 from envguard.model.evidence import Evidence
@@ -39,19 +39,24 @@ def git_events(history: GitHistory) -> Iterable[Event]:
                          f"{commit.id[:9]} {commit.subject}", [evidence], precision_s=1.0,
                          best="strong" if best == "strong" else "weak")  # fmt: skip
     for file in history.dirty:
-        yield _dirty_event(history, file.path, file.status, file.mtime_ns, file.added)
+        yield _dirty_event(history, file)
 
 
-def _dirty_event(history: GitHistory, path: str, status: str, mtime: int | None, lines: tuple[str, ...]) -> Event:
-    full = f"{history.root}/{path}"
-    evidence = [Evidence(witness="git", path=history.root, field=f"status {path}", value=status)]
+def _dirty_event(history: GitHistory, file: DirtyFile) -> Event:
+    path, full, mtime, ctime = file.path, f"{history.root}/{file.path}", file.mtime_ns, file.ctime_ns
+    evidence = [Evidence(witness="git", path=history.root, field=f"status {path}", value=file.status)]
     if mtime is None:
         kind: EventKind = "file.deleted"
-        return make_event(kind, path, None, None, f"{path} deleted since HEAD", evidence, best="weak")
+        if ctime is not None:
+            above = posixpath.dirname(full)
+            evidence.append(Evidence(witness="file", path=above, field="mtime", value=clock.iso_ns(ctime)))
+        return make_event(kind, path, None, ctime, f"{path} deleted since HEAD", evidence, best="weak")
     evidence.append(Evidence(witness="file", path=full, field="mtime", value=clock.iso_ns(mtime)))
-    evidence += [Evidence(witness="git", path=history.root, field=f"diff {path}", value=line) for line in lines[:2]]
-    what = "new, not under git" if status == "??" else "differs from HEAD"
-    shown = next((line[1:].strip() for line in lines if line.startswith("+") and line[1:].strip()), "")
+    evidence += [
+        Evidence(witness="git", path=history.root, field=f"diff {path}", value=line) for line in file.added[:2]
+    ]
+    what = "new, not under git" if file.status == "??" else "differs from HEAD"
+    shown = next((line[1:].strip() for line in file.added if line.startswith("+") and line[1:].strip()), "")
     text = f"{path} {what}, last written then" + (f": {shown[:80]}" if shown else "")
     # That it was edited is certain from git; when the edit that counts was made is the mtime's word alone.
     return make_event("code.changed", path, mtime, None, text, evidence, confidence="strong")
