@@ -24,6 +24,7 @@ from envguard.timeline.foundation import Foundation, foundation_findings, read_f
 from envguard.timeline.happening import end_of, in_order, start_of
 from envguard.timeline.hints import read_hints
 from envguard.timeline.inferred import Departure, inferred_swaps, read_departures
+from envguard.timeline.input_findings import input_findings
 from envguard.timeline.log_events import RateChange
 from envguard.timeline.lost_events import Loss, read_losses
 from envguard.timeline.lost_findings import Asked, loss_findings, sound_in
@@ -242,6 +243,7 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     drafts += finding.edit_findings([event for event in known.events if event.id not in own], since)
     stamp = _stamp_of(survey, of_checkpoint) if of_checkpoint is not None else None
     stamped = stamp.fingerprint if stamp is not None and stamp.counts and stamp.path not in survey.elsewhere else None
+    drafts += input_findings(survey, known.events, of_checkpoint, stamped, saved, ref)
     drafts += code_findings(survey.git, known.events, of_checkpoint, stamped, saved, ref)
     if until is not None:
         drafts = [draft for draft in drafts if not draft.events or start_of(draft.events[-1]) <= until]

@@ -86,7 +86,7 @@ def edit_proofs(edit: Edited) -> tuple[Evidence, ...]:
 
 def tree_events(trees: Iterable[Watched], kind: EventKind, witness: str) -> Iterable[Event]:
     """Configured data, config and lock files: the newest writing in each."""
-    for tree in trees:
+    for tree in (item for item in trees if item.files):
         evidence = Evidence(witness=witness, path=tree.newest_path, field="mtime", value=clock.iso_ns(tree.newest_ns))
         size = f"{tree.size / 1e6:,.1f} MB" + (f" in {tree.files:,} files" if tree.files > 1 else "")
         copied = "; it lies here as a copy that kept its times" if tree.copied else ""

@@ -180,7 +180,7 @@ def test_configured_data_that_is_missing_or_empty_is_unknown(tmp_path: Path) -> 
     (tmp_path / "data" / "a.parquet").write_bytes(b"x" * 10)
     unknown: list[Unknown] = []
     found = read_trees(HOST, [str(tmp_path / name) for name in ("data", "empty", "missing")], unknown)
-    assert [(tree.files, tree.size) for tree in found] == [(1, 10)]
+    assert [(tree.files, tree.size) for tree in found] == [(1, 10), (0, 0), (0, 0)]
     assert [item.why for item in unknown] == ["it holds no file", "No such file or directory"]
 
 

@@ -11,6 +11,7 @@ from envguard.acquire.packages.installs import Install
 from envguard.acquire.packages.record_file import RecordFile, algorithm_of, normalised
 from envguard.acquire.packages.site_trees import SiteTrees
 from envguard.acquire.seam.host import Host, Stat
+from envguard.acquire.seam.patterns import is_pattern, matching
 from envguard.model.evidence import Unknown
 
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "requirements.lock",
@@ -24,7 +25,7 @@ MOST_SILENT = 50
 
 @dataclass(frozen=True)
 class Watched:
-    """A file or tree with its newest writing (ns) and size; `files` is 1 for a file."""
+    """A file or tree with its newest writing (ns) and size; `files` is 1 for a file, 0 for what is not there."""
 
     path: str
     newest_ns: int
@@ -73,27 +74,57 @@ def read_locks(host: Host, root: str | None, unknown: list[Unknown]) -> tuple[Wa
 
 
 def read_trees(host: Host, paths: Iterable[str], unknown: list[Unknown]) -> tuple[Watched, ...]:
-    """Configured files and trees; one that is not there is named as unknown, since somebody expects it."""
+    """Configured files and trees (of a shell pattern each that fits), counted as a fingerprint counts them. One that
+    is not there is named as unknown, since somebody expects it, and has no files."""
     found = []
-    for path in paths:
+    for path in (each for named in paths for each in _expanded(host, named, unknown)):
         try:
             stat = host.stat_target(path)
-            if stat.is_directory:
-                walked = host.walk(host.realpath(path), births=True, skip=(".git", "__pycache__"))
-                files = [(f"{path}/{name}", facts) for name, facts in walked.entries if facts.is_file]
-                unknown += [Unknown(f"{path}/{name}", why) for name, why in walked.failed]
-            else:
-                files = [(path, host.stat(path) if not host.stat(path).is_link else stat)]
+            files = (
+                list(_files_in(host, path, unknown)) if stat.is_directory else [(path, _of_file(host, path, stat))]
+            )
         except OSError as error:
             unknown.append(Unknown(path, error.strerror or str(error)))
+            if isinstance(error, FileNotFoundError):
+                found.append(Watched(path, 0, path, 0, 0))
             continue
         if not files:
             unknown.append(Unknown(path, "it holds no file"))
+            found.append(Watched(path, 0, path, 0, 0))
             continue
         newest, facts = max(files, key=lambda item: item[1].mtime_ns)
         size = sum(facts.size for _, facts in files)
         found.append(Watched(path, facts.mtime_ns, newest, size, len(files), _copied(facts)))
     return tuple(found)
+
+
+def _expanded(host: Host, path: str, unknown: list[Unknown]) -> list[str]:
+    if not is_pattern(path):
+        return [path]
+    found = matching(host, path, lambda error: unknown.append(Unknown(path, error.strerror or str(error))))
+    if not found:
+        unknown.append(Unknown(path, "no path fits the pattern"))
+    return found
+
+
+def _of_file(host: Host, path: str, target: Stat) -> Stat:
+    """With its birth, which only a look at the file itself has; of a link what it leads to."""
+    own = host.stat(path)
+    return target if own.is_link else own
+
+
+def _files_in(host: Host, path: str, unknown: list[Unknown]) -> Iterator[tuple[str, Stat]]:
+    walked = host.walk(host.realpath(path), births=True)
+    unknown += [Unknown(f"{path}/{name}", why) for name, why in walked.failed]
+    for name, facts in walked.entries:
+        if facts.is_link:
+            try:
+                facts = host.stat_target(f"{walked.root}/{name}")
+            except OSError as error:
+                unknown.append(Unknown(f"{path}/{name}", error.strerror or str(error)))
+                continue
+        if facts.is_file:
+            yield f"{path}/{name}", facts
 
 
 def _copied(stat: Stat) -> bool:
