@@ -43,6 +43,8 @@ def from_packages(
             wanted.append(_mended(item.mended))
         elif item.edited is not None:
             wanted.append(_untouched(item.name, item.edited))
+        elif item.stays:
+            left.append(f"{item.name}: {item.doubt}: it is left as it is")
         elif item.removal is not None and item.doubt is not None:
             left.append(f"{item.name}: {item.doubt}: it is left away")
         elif item.removal is not None and item.removal.previous is not None:

@@ -37,9 +37,26 @@ def told_at(survey: Survey, checkpoint: Checkpoint) -> Told:
     if beyond is not None:
         # Where everything is newer, that one package is says neither that it was there nor that it was not.
         found = tuple(item for item in found if item.swap is None or item.swap.previous)
+    found = tuple(_unless_unproved(survey, item, saved_ns) for item in found)
     departed = tuple(_departed_since(survey, packages, saved_ns))
     edited = _edited_since(survey, saved_ns, {item.name for item in (*found, *departed)})
     return Told((*found, *departed, *edited), beyond)
+
+
+def _unless_unproved(survey: Survey, item: Before, saved_ns: int) -> Before:
+    """An install of which no predecessor is known is no proof that there was none: it may be the same build again.
+    A record without the package is one. So is a uv cache that had not unpacked any build of it yet, but for torch and
+    its like: of those it would be a grave thing to say, and a cache can have been cleaned."""
+    swap = item.swap
+    if swap is None or swap.previous or swap.was_there is not None:
+        return item
+    if any(record.time_ns <= saved_ns for record in own_records(read_records(survey))):
+        return item
+    unpacked = [use.unpacked_ns for use in survey.archive_uses if use.archive.name == item.name]
+    if unpacked and not is_torch_stack(item.name) and all(at is not None and at > saved_ns for at in unpacked):
+        return item
+    doubt = "it was installed later, and no witness knows whether it was there before"
+    return Before(item.name, doubt=doubt, stays=True)
 
 
 def _departed_since(survey: Survey, packages: Packages, saved_ns: int) -> Iterable[Before]:
@@ -80,8 +97,7 @@ def known_at(reference: Reference, request: Request) -> Recalled:
 def known_before(before: Iterable[Before]) -> dict[str, Known]:
     """What is known of a checkpoint's time: what a restore brought back for it, else what the first swap replaced.
 
-    An install of which no predecessor is known does not prove that there was none; for torch and its like that
-    would be a grave thing to say, so it is left undetermined.
+    An install of which no predecessor is known proves that there was none only as `_unless_unproved` says.
     """
     found: dict[str, Known] = {}
     for item in before:
@@ -110,7 +126,5 @@ def known_before(before: Iterable[Before]) -> dict[str, Known]:
             doubt = f"it was replaced, and that {best.version.full} was there is only likely"
             found[name] = Known(name, None, doubt=doubt)
         else:
-            absent = swap.was_there is None and not is_torch_stack(name)
-            doubt = Known.doubt if swap.was_there is not None else "it was installed later, over what is not known"
-            found[name] = Known(name, None, absent=absent, doubt=doubt)
+            found[name] = Known(name, None, absent=swap.was_there is None)
     return found

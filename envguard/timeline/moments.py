@@ -37,6 +37,8 @@ class Before:
     removal: Removal | None = None
     edited: Untouched | None = None
     doubt: str | None = None
+    stays: bool = False
+    """Of a doubt: what lies there is no reason to undo anything."""
 
 
 def changed_since(

@@ -215,3 +215,20 @@ def test_a_checkpoint_is_named_by_its_path_wherever_it_lies_and_whatever_it_is_c
     for wrong, says in ((torch_stage.root / "elsewhere", "directory"), (torch_stage.venv, "environment")):
         refused = torch_stage.envguard("timeline", "--since-checkpoint", str(wrong))
         assert (refused.returncode, says in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("mode", ["copy", "hardlink"])
+def test_what_was_installed_again_did_not_come_later(torch_stage: Stage, mode: str) -> None:
+    """No predecessor is known of it, as after every reinstall of one build: it may have been there all along."""
+    save(torch_stage)
+    time.sleep(0.6)
+    again = ("transformers==5.6.0", "--reinstall-package", "transformers")
+    torch_stage.install(*again, "flashinfer-python", arguments=["--link-mode", mode])
+    done = torch_stage.envguard("diff", "step_690", "--json")
+    drift = json.loads(done.stdout)
+    # The cache unpacked flashinfer for this very run, and never before.
+    assert (done.returncode, packages(drift)) == (3, ["flashinfer-python"])
+    assert "packages: transformers" in [item["what"] for item in drift["unknown"]]
+    plan = torch_stage.envguard("restore", "step_690", "--exact", "--dry-run")
+    assert plan.stdout.partition("\n")[0] == "would be changed: flashinfer-python removed"
+    assert "transformers: it was installed later" in " ".join(plan.stdout.split())
