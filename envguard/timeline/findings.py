@@ -34,6 +34,7 @@ WITNESS = {
     "checkpoint": "a checkpoint's metadata",
     "compile-cache": "the compile cache's entries",
     "lock-file": "a lock file",
+    "unlinked": "the uv cache (it lost it before this environment was made, here or elsewhere)",
     "cache": "the uv cache (it lies there)",
 }
 """How a sentence names a source of `envguard.timeline.previous`."""
@@ -172,7 +173,7 @@ def gap(lead: Swap, checkpoint: Checkpoint) -> str:
     """The sentence of the story: `torch replaced 11 min 04 s after step_690`."""
     apart = (lead.group.start_ns - checkpoint.saved_ns) / clock.NS
     when = "after" if apart >= 0 else "before"
-    return f"{lead.change.name} replaced {clock.span(apart)} {when} {checkpoint.name}"
+    return f"{lead.change.name} {'perhaps ' * lead.perhaps}replaced {clock.span(apart)} {when} {checkpoint.name}"
 
 
 def _removed_with_it(gone: Sequence[Event]) -> Iterator[str]:
@@ -216,7 +217,7 @@ def _swap_finding(
     parts += _removed_with_it(gone)
     events = [swap.event for swap in swaps]
     if checkpoint is not None and saved is not None:
-        if earlier is None:
+        if earlier is None and not lead.perhaps:
             parts.append(f"{checkpoint.name} was saved before that: it is clean, made with the old build.")
         events.insert(0, saved)
     # Where it was replaced twice, the build that this run took away need not be the checkpoint's.
@@ -257,7 +258,8 @@ def _build_before(lead: Swap, ref: str | None, python: Event | None) -> list[str
     parts += [f"git {best.git_version[:10]}"] if best.git_version else []
     about = f" ({', '.join(parts)})" if parts else ""
     # That it lies in the cache is said by the sentence after, where it was removed from here, too.
-    told = [name for name in best.witnesses if name != "cache" or "removal" not in best.witnesses]
+    lost = {"removal", "unlinked"} & set(best.witnesses)
+    told = [name for name in best.witnesses if name != "cache" or not lost]
     known = f"The old build{about} is known from {_listed(tuple(WITNESS[name] for name in told))}."
     if python is not None:
         return [known, f"It is a build for Python {python.from_}, and this environment cannot take it back."]

@@ -123,7 +123,7 @@ def known_before(before: Iterable[Before]) -> dict[str, Known]:
         if best is not None and best.best != "weak":
             found[name] = Known(name, best.version.full, best.first("build"))
         elif best is not None:
-            doubt = f"it was replaced, and that {best.version.full} was there is only likely"
+            doubt = f"it was installed later, and that {best.version.full} was there before is only likely"
             found[name] = Known(name, None, doubt=doubt)
         else:
             found[name] = Known(name, None, absent=swap.was_there is None)

@@ -42,6 +42,11 @@ class Swap:
     again: bool = False
     """It is the very build that the last word before it names: nothing was swapped."""
 
+    @property
+    def perhaps(self) -> bool:
+        """Whether what it replaced may have been in another environment, for all that is known."""
+        return bool(self.previous) and self.previous[0].perhaps
+
 
 @dataclass(frozen=True)
 class Packages:
@@ -157,7 +162,7 @@ def _swap(
     # A build that merely lies in the cache is no reason to say that this package was replaced, unless it was unpacked
     # just when an earlier run installed something here.
     if was_there is None and candidates and candidates[0].best == "weak":
-        was_there = _unpacked_for(candidates[0], group, groups)
+        was_there = _unlinked(candidates[0]) or _unpacked_for(candidates[0], group, groups)
     candidates = tuple(item for item in candidates if item.best != "weak" or was_there)
     again = _same_build(install, group, known, candidates)
     if again is not None:
@@ -223,6 +228,14 @@ def _twins(name: str, before: Previous | None, known: tuple[Sighting, ...]) -> t
         if item.name == name and item.version.full == before.version.full and item.build not in (None, build)
     }
     return tuple(sorted(path for path in found if path is not None))
+
+
+def _unlinked(before: Previous) -> str | None:
+    """Why a build that the cache lost just before this environment was made may have been here."""
+    lost = next((item for item in before.sightings if item.source == "unlinked"), None)
+    if lost is None:
+        return None
+    return f"{lost.archive} was last linked just before this environment was made: from here, or from another one"
 
 
 def _unpacked_for(before: Previous, group: Group, groups: tuple[Group, ...]) -> str | None:

@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -232,3 +233,33 @@ def test_what_was_installed_again_did_not_come_later(torch_stage: Stage, mode: s
     plan = torch_stage.envguard("restore", "step_690", "--exact", "--dry-run")
     assert plan.stdout.partition("\n")[0] == "would be changed: flashinfer-python removed"
     assert "transformers: it was installed later" in " ".join(plan.stdout.split())
+
+
+def test_what_the_cache_lost_before_this_environment_was_made_was_perhaps_elsewhere(torch_stage: Stage) -> None:
+    """Another environment is deleted, and then this one is made: nothing says that something was replaced here."""
+    shutil.rmtree(torch_stage.venv)
+    other = torch_stage.root / "other"
+    torch_stage.uv("venv", "--quiet", "--python", sys.executable, str(other))
+    where = (
+        "--offline",
+        "--no-index",
+        "--find-links",
+        str(torch_stage.wheels),
+        "--python",
+        str(other / "bin/python"),
+    )
+    torch_stage.uv("pip", "install", *where, "torch==2.11.0+cu128")
+    save(torch_stage)
+    time.sleep(0.3)
+    shutil.rmtree(other)
+    torch_stage.make_venv()
+    torch_stage.install("torch==2.11.0+cu130")
+    code, answer, _ = timeline(torch_stage)
+    (finding,) = answer["findings"]
+    assert (code, finding["title"].startswith("torch perhaps replaced ")) == (1, True)
+    assert "it is clean" not in finding["says"]
+    assert "removed from here" not in finding["says"]
+    assert finding["caveats"][0].endswith("from here, or from another one")
+    event = next(item for item in answer["events"] if item["subject"] == "torch")
+    assert event["confidence"] == "weak"
+    assert torch_stage.envguard("diff", "step_690").returncode == 3
