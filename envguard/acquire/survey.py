@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from envguard.acquire.machine import boots, driver, package_logs
 from envguard.acquire.machine.zone import Zone, read_zone
-from envguard.acquire.packages import environment, installs, lost_files, pip_logs, pyc_files, uv_cache
+from envguard.acquire.packages import environment, installs, lost_files, pip_logs, pyc_files, startup_files, uv_cache
 from envguard.acquire.packages.archive_uses import ArchiveUse, read_archive_uses
 from envguard.acquire.packages.cut_short import CutShort, read_cut_short
 from envguard.acquire.packages.distributions import Distributions, read_distributions
@@ -67,6 +67,8 @@ class Request:
     checkpoint_roots: tuple[str, ...]
     config: Config = field(default_factory=Config)
     own_pids: frozenset[int] = frozenset()
+    named: tuple[str, ...] = ()
+    """Checkpoints by their paths, wherever they lie."""
 
     def path(self, name: str) -> str:
         """A configured path, taken from the project root."""
@@ -114,6 +116,7 @@ class Survey:
     data: tuple[watched_files.Watched, ...] = ()
     config: tuple[watched_files.Watched, ...] = ()
     edits: tuple[watched_files.Edited, ...] = ()
+    startup_files: tuple[startup_files.StartupFile, ...] = ()
     lost: tuple[lost_files.Lost, ...] = ()
     cut_short: tuple[CutShort, ...] = ()
     gone_sources: tuple[tuple[str, str], ...] = ()
@@ -173,7 +176,7 @@ def _uv_cache(host: Host, request: Request, seen: Survey) -> None:
 
 
 def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
-    seen.checkpoints = find_checkpoints(host, request.checkpoint_roots)
+    seen.checkpoints = find_checkpoints(host, request.checkpoint_roots, request.named)
     seen.unknown += seen.checkpoints.unknown
     # The order is the step's; what the times say against it is told, since every gap is counted from a time.
     seen.unknown += [Unknown(f"time of {item.higher.name}", item.says) for item in seen.checkpoints.disorder]
@@ -277,6 +280,9 @@ def _installer_logs(host: Host, request: Request, seen: Survey) -> None:
     if not seen.pycs:
         seen.lacks("pyc", "no package has compiled files: none was imported, or bytecode is kept elsewhere")
     trees = SiteTrees(host, seen.unknown)
+    notes = Notes()
+    seen.startup_files = startup_files.read_startup_files(host, seen.env, seen.distributions, notes)
+    seen.unknown += notes.unknown
     seen.site_changes = lost_files.site_changes(host, seen.env)
     seen.busy = lost_files.at_work(host, seen.env, request.state)
     cut = read_cut_short(host, seen.env, seen.distributions, trees, seen.unknown)

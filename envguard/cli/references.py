@@ -103,9 +103,9 @@ def open_places(session: Session, live: Callable[[], Fingerprint]) -> Places:
 def open_knowledge(session: Session, live: Callable[[], Fingerprint]) -> Knowledge:
     """This machine's caches and witnesses; neither is read before it is needed."""
     from envguard.fingerprint.comparison import Knowledge, builds_in_caches
-    from envguard.fingerprint.partial import Known
+    from envguard.fingerprint.partial import Recalled
 
-    def witnesses(reference: Reference) -> tuple[Known, ...]:
+    def witnesses(reference: Reference) -> Recalled:
         from envguard.cli.timeline import request_of
         from envguard.timeline.known import known_at
 

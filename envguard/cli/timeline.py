@@ -24,6 +24,7 @@ from envguard.cli.options import (
 if TYPE_CHECKING:
     from envguard.acquire.seam.host import Host
     from envguard.acquire.survey import Request
+    from envguard.model.fingerprint import Fingerprint
 
 
 def timeline(
@@ -60,7 +61,7 @@ def timeline(
 
     screen = Screen(json, quiet, verbose, color)
     kinds = parse_kinds(kind or ())
-    host, request = _asked(bundle, python, checkpoints)
+    host, request = _asked(bundle, python, checkpoints, since_checkpoint)
     with waiting(screen) as progress:
         seen = survey(host, request, progress)
     now, zone = seen.machine.now, seen.zone
@@ -83,14 +84,19 @@ def timeline(
     raise typer.Exit(report.exit_code())
 
 
-def _asked(bundle: Path | None, python: str | None, checkpoints: list[str] | None) -> tuple[Host, Request]:
-    """The host and the request: this machine and session, or a bundle and what it was gathered for."""
+def _asked(
+    bundle: Path | None, python: str | None, checkpoints: list[str] | None, of: str | None
+) -> tuple[Host, Request]:
+    """The host and the request: this machine and session, or a bundle and what it was gathered for. `of` is the
+    checkpoint that is asked about."""
+    from dataclasses import replace
+
     from envguard.acquire.seam.host import LiveHost
 
     if bundle is None:
-        return LiveHost(), request_of(open_session(python, checkpoints))
-    from dataclasses import replace
-
+        session = open_session(python, checkpoints)
+        request = request_of(session)
+        return LiveHost(), replace(request, named=_by_path(session, of))
     from envguard.acquire.gathering import open_bundle
     from envguard.errors import UsageError
 
@@ -101,6 +107,21 @@ def _asked(bundle: Path | None, python: str | None, checkpoints: list[str] | Non
     if checkpoints:
         request = replace(request, checkpoint_roots=tuple(request.path(name) for name in checkpoints))
     return opened.host, request
+
+
+def _by_path(session: Session, of: str | None) -> tuple[str, ...]:
+    """The checkpoint that a path names, which may lie outside of the places to look in, as for every other command.
+    Raises `InputError` and `UsageError` for what is there and is none."""
+    if of is None or "/" not in of or not (session.start / of).exists():
+        return ()
+    from envguard.cli.references import open_places
+    from envguard.fingerprint.reference import resolve
+
+    def live() -> Fingerprint:
+        raise AssertionError("a path never means the environment of now")
+
+    found = resolve(of, open_places(session, live)).checkpoint
+    return (found.path,) if found is not None else ()
 
 
 def request_of(session: Session) -> Request:

@@ -65,6 +65,10 @@ def _tree(old: Code, new: Code) -> Differences:
     if old.commit != new.commit:
         if old.commit is None or new.commit is None:
             yield Unknown(f"code {subject}", f"{'A' if old.commit is None else 'B'} does not know its commit")
+        elif old.tree is not None and old.tree == new.tree:
+            yield Change(
+                "code", subject, "recommitted", old.commit, new.commit, "another commit of the very same files"
+            )
         else:
             yield Change("code", subject, "changed", old.commit, new.commit)
     elif old.branch != new.branch:

@@ -10,7 +10,7 @@ from envguard.config import Config, PolicyRule
 from envguard.errors import UsageError
 from envguard.fingerprint.diff import differences, report, side_of
 from envguard.fingerprint.minority import compare_many
-from envguard.fingerprint.partial import Known, Partial, of_lock, of_witnesses
+from envguard.fingerprint.partial import Partial, Recalled, of_lock, of_witnesses
 from envguard.fingerprint.places import Reference
 from envguard.fingerprint.rules import Change, check_policy
 from envguard.model.drift import DiffReport
@@ -24,7 +24,7 @@ class Knowledge:
 
     builds: Callable[[], Mapping[str, str]]
     """Builds of wheels by sha256, for locks."""
-    witnesses: Callable[[Reference], Sequence[Known]]
+    witnesses: Callable[[Reference], Recalled]
     """What is still known of the environment of an unstamped checkpoint."""
     live: Callable[[], Fingerprint]
 

@@ -18,6 +18,7 @@ from envguard.fingerprint.rules import (
     PROBLEM_FACETS,
     PROBLEMS_OF_CONTENTS,
     PROBLEMS_TOLD_ELSEWHERE,
+    STARTUP_CODE,
     Change,
     check_policy,
     grade,
@@ -26,7 +27,7 @@ from envguard.fingerprint.rules import (
 from envguard.model import plain
 from envguard.model.drift import FACETS, DiffReport, Drift, Side
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Fingerprint
+from envguard.model.fingerprint import Fingerprint, Problem
 
 _SEVERITY = {"block": 0, "warn": 1, "info": 2}
 _EFFECT = {"breaks": 0, "numerics": 1, "performance": 2, "none": 3}
@@ -117,13 +118,18 @@ def _unknown(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:
 
 
 def _problems(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
-    """Findings about B's environment that A's had not."""
-    known = {(problem.kind, problem.subject) for problem in a.problems}
+    """Findings about B's environment that A's had not, and what ran at the start of A's alone."""
+    known = {(problem.kind, problem.subject) for problem in a.problems if problem.kind not in STARTUP_CODE}
     before = {package.name for package in a.packages}
     newcomers = {package.name for package in b.packages} - before
+    told_code: set[str] = set()
     for problem in b.problems:
         if (problem.kind, problem.subject) in known or problem.kind in PROBLEMS_TOLD_ELSEWHERE:
             continue
+        if problem.kind in STARTUP_CODE:
+            if _ran(problem, b, a):
+                continue
+            told_code.add(problem.subject)
         told = problem.kind in PROBLEMS_OF_CONTENTS and problem.subject in before
         if told and not merely_deleted(a, b, problem.subject):
             continue  # its build differs from A's, and that row names the files
@@ -131,3 +137,16 @@ def _problems(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
         newcomer = problem.subject in newcomers and facet == "packages"
         kind = "newcomer-problem" if newcomer else f"problem:{problem.kind}"
         yield Change(facet, problem.subject, kind, detail=problem.says)
+    for problem in a.problems:
+        if problem.kind in STARTUP_CODE and problem.subject not in told_code and not _ran(problem, a, b):
+            yield Change("packages", problem.subject, "startup", detail=problem.says)
+
+
+def _ran(problem: Problem, own: Fingerprint, other: Fingerprint) -> bool:
+    """Whether the other side's starts run this code of one side's as well, wherever its environment lies."""
+    says = problem.says.replace(own.python.environment, "")
+    return any(
+        (item.kind, item.subject, item.says.replace(other.python.environment, ""))
+        == (problem.kind, problem.subject, says)
+        for item in other.problems
+    )

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
-import time
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 import msgspec
 
 from envguard import clock
-from envguard.acquire.memo import Memo, remembered
 from envguard.acquire.packages.contents import MISSING, Contents
 from envguard.acquire.packages.cut_short import is_hollow, never_ended
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.editable_sources import source_gone
-from envguard.acquire.packages.sys_path import PthLine
-from envguard.acquire.seam.collector.redaction import redact
 from envguard.acquire.section import Notes
 from envguard.fingerprint.units import some_of
 from envguard.model.fingerprint import Code, Cuda, Package, Shadowed, Torch
-from envguard.model.plain import printable
-from envguard.state.digests import is_racy
-
-# Put there by the makers of virtual environments themselves, which list them nowhere.
-_OWN_PTH = frozenset({"_virtualenv.pth", "distutils-precedence.pth", "_uv_ephemeral_overlay.pth"})
-# Some code in a .pth is a program of its own; a person wants to see how it begins.
-_SHOWN = 100
-_MOST_READ = 4096
 
 
 def packages_of(
@@ -192,73 +178,6 @@ def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
 
 def _are(paths: list[str]) -> str:
     return "is" if len(paths) == 1 else "are"
-
-
-def judge_pth(
-    lines: Iterable[PthLine],
-    distributions: Distributions,
-    contents: Mapping[str, Contents],
-    notes: Notes,
-    memo: Memo,
-) -> None:
-    """Start-up code and paths out of the environment that no package answers for."""
-    strange = [line for line in lines if line.kind != "missing" and (line.kind == "code" or line.leaves)]
-    strange = [line for line in strange if posixpath.basename(line.file) not in _OWN_PTH]
-    owned = _listed({line.file for line in strange}, distributions, contents, memo)
-    for line in strange:
-        if line.file in owned:
-            continue
-        name = posixpath.basename(line.file)
-        if line.kind == "code":
-            code = _shown(line.text)
-            says = f"line {line.number} is code that every start of this Python runs, of no package: {code}"
-            notes.problem("pth-code", name, says, line.file)
-        else:
-            says = f"line {line.number} adds {line.path}, outside the environment, and is of no package"
-            notes.problem("pth-leaves", name, says, line.file)
-
-
-def _shown(code: str) -> str:
-    """How a line of code begins, without secrets and control characters: it goes onto screens and into stamps."""
-    safe = printable(redact(code[:_MOST_READ]))
-    return safe if len(safe) <= _SHOWN else f"{safe[:_SHOWN]}…"
-
-
-def _listed(
-    files: set[str], distributions: Distributions, contents: Mapping[str, Contents], memo: Memo
-) -> frozenset[str]:
-    """Those of `files` that a RECORD lists."""
-    owned = set()
-    for file in sorted(files):
-        folder = posixpath.dirname(file)
-        here = [dist for dist in distributions.found if dist.location == folder and not dist.is_egg]
-        ask = partial(_owner, file, here)
-        mark = _mark_of_records(here, contents)
-        if ask() if mark is None else remembered(memo, f"owner of {file}", mark, ask):
-            owned.add(file)
-    return frozenset(owned)
-
-
-def _mark_of_records(dists: Iterable[Distribution], contents: Mapping[str, Contents]) -> str | None:
-    """What stays the same while every RECORD does; None where one may still move, or could not be seen."""
-    hasher, now = hashlib.sha256(), time.time_ns()
-    for dist in dists:
-        key = contents[dist.directory].record_key if dist.directory in contents else None
-        if key is not None and (key[0] < 0 or is_racy(key, now)):
-            return None
-        hasher.update(f"{dist.directory}\0{key}\n".encode("utf-8", "surrogateescape"))
-    return hasher.hexdigest()
-
-
-def _owner(file: str, here: Iterable[Distribution]) -> str:
-    """The directory of the distribution whose RECORD lists a .pth file; empty where none does.
-
-    Likely owners are asked first: reading every RECORD takes time.
-    """
-    name = posixpath.basename(file)
-    hint = name.removesuffix(".pth").lstrip("_").replace("-", "_").lower()
-    ordered = sorted(here, key=lambda dist: dist.name.replace("-", "_") not in hint)
-    return next((dist.directory for dist in ordered if dist.lists(name)), "")
 
 
 def cuda_of(torch: Torch | None, packages: Iterable[Package]) -> Cuda | None:

@@ -6,7 +6,7 @@ other side has it, and said to be so, so that one comparison serves all referenc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -48,6 +48,15 @@ class Known:
     doubt: str = "it was replaced, and no witness knows what was there"
 
 
+@dataclass(frozen=True)
+class Recalled:
+    """What witnesses know of an unstamped checkpoint; `beyond` says why what they do not name is not known to be as
+    it is now."""
+
+    known: Sequence[Known]
+    beyond: str | None = None
+
+
 def of_lock(lock: Lock, other: Fingerprint, builds: Builds) -> Partial:
     """What a lock asks for on the interpreter and platform of `other`."""
     there = picked(other)
@@ -66,9 +75,11 @@ def _known(item: Locked, builds: Builds, exact: bool) -> Known:
     return Known(item.name, item.version, found.pop() if len(found) == 1 else None, exact)
 
 
-def of_witnesses(known: Iterable[Known], other: Fingerprint, label: str, why: str | None) -> Partial:
+def of_witnesses(recalled: Recalled, other: Fingerprint, label: str, why: str | None) -> Partial:
     """What is still known of an environment that was never fingerprinted; the rest is undetermined."""
-    taken, changes, unknown = _lay_over(other, list(known), keep_rest=True)
+    taken, changes, unknown = _lay_over(other, list(recalled.known), keep_rest=True)
+    if recalled.beyond is not None:
+        unknown.append(Unknown("packages", recalled.beyond))
     unknown.append(Unknown(label, f"{why or 'it has no stamp'}; only what witnesses still know was compared"))
     return Partial(taken, tuple(changes), tuple(unknown))
 

@@ -87,6 +87,7 @@ PROBLEM_FACETS: dict[str, Facet] = {
 }  # fmt: skip
 # Told by a row of its own, or about something that is no part of a comparison (a process that runs on old files).
 PROBLEMS_TOLD_ELSEWHERE = ("driver-mismatch", "process-stale", "config-missing", "data-missing")
+STARTUP_CODE = ("pth-code", "startup-code")
 PROBLEMS_OF_CONTENTS = ("files-missing", "files-modified")
 
 
@@ -187,6 +188,7 @@ RULES: tuple[Rule, ...] = (
          "`uv run --with` laid it over the environment for one command; the next command says for itself"),
     Rule("packages", "locked", "*", "info", "none", "{detail}"),
     Rule("packages", "unparsed", "*", "info", "none", "a requirement that cannot be read was not checked: {detail}"),
+    Rule("packages", "startup", "*", "warn", "numerics", "what every start ran is gone: {detail}"),
     Rule("packages", "newcomer-problem", "*", "info", "none", "{detail}; it came later"),
     # Without its files a kernel is often done without, and the run goes on with another.
     Rule("packages", "problem:files-missing|problem:interrupted-install", BUILT_ON_TORCH, "block", "breaks",
@@ -250,7 +252,7 @@ RULES: tuple[Rule, ...] = (
     Rule("code", "edited", "*", "warn", "numerics", "the uncommitted edits are others: {detail}"),
     Rule("code", "clean", "*", "warn", "numerics", "uncommitted edits that the run had are gone"),
     Rule("code", "changed|submodule", "*", "warn", "numerics", "another commit is checked out"),
-    Rule("code", "branch|untracked|added", "*", "info", "none", "{detail}"),
+    Rule("code", "branch|recommitted|untracked|added", "*", "info", "none", "{detail}"),
     Rule("code", "files", "*", "warn", "numerics", "the code differs"),
     Rule("code", "removed|missing", "*", "block", "breaks", "the code is gone"),
     Rule("code", "problem:*", "*", "warn", "numerics", "{detail}"),

@@ -17,7 +17,8 @@ from envguard.acquire.packages.shadowing import judge_start
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.section import Notes
 from envguard.config import Config
-from envguard.fingerprint.packages import closely, cuda_of, judge_pth, packages_of, with_sources
+from envguard.fingerprint.packages import closely, cuda_of, packages_of, with_sources
+from envguard.fingerprint.startup import judge_customizers, judge_pth
 from envguard.fingerprint.surroundings import Wish, read_surroundings
 from envguard.model import plain
 from envguard.model.fingerprint import Fingerprint, Torch
@@ -110,6 +111,7 @@ def assemble(
     notes.take(contents.problems, contents.unknown)
     packages, beaten = packages_of(distributions, contents.of, notes)
     judge_pth(env.pth, distributions, contents.of, notes, digests.memo)
+    judge_customizers(host, env, distributions, contents.of, notes, digests.memo)
     judge_start(host, request.root or request.start, env, frozenset(each.name for each in packages), notes)
     torch_build = next((package.build for package in packages if package.name == "torch"), None)
     wish = Wish(

@@ -159,6 +159,8 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     dirty_files: tuple[str, ...] = ()
     untracked_digest: str | None = None
     submodules: dict[str, str] = {}
+    tree: str | None = None
+    """git's name for the files of the commit: two commits of one tree have the same files."""
 
 
 class FileSet(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from envguard import clock
+from envguard.fingerprint.units import some_of
 from envguard.model.drift import DiffReport, Drift, Minority, Side
 from envguard.model.evidence import Unknown
 from envguard.report.errors import printable
@@ -166,8 +168,13 @@ def show_unknown(console: Console, unknown: Iterable[Unknown]) -> None:
     """What could not be compared, and why."""
     from rich.text import Text
 
-    items = list(unknown)
-    if items:
+    by_why: dict[tuple[str, str], list[str]] = {}
+    for item in unknown:
+        facet, _, subject = item.what.partition(": ")
+        by_why.setdefault((facet if subject else item.what, item.why), []).append(subject)
+    if by_why:
         console.print()
-    for item in items:
-        paragraph(console, f"{item.what}: {item.why}", head=Text("undetermined ", "yellow"), indent=6)
+    for (what, why), subjects in by_why.items():
+        # What one reason keeps from being compared is one paragraph: an install brings forty packages.
+        named = f"{what}: {some_of(subjects, 12)}" if subjects[0] else what
+        paragraph(console, clock.told(f"{named}: {why}"), head=Text("undetermined ", "yellow"), indent=6)

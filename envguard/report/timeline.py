@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envguard import clock
 from envguard.fingerprint.units import counted
-from envguard.model.event import Event, Finding, TimelineReport
+from envguard.model.event import SINCE, Event, Finding, TimelineReport
 from envguard.report.checks import check_command
 from envguard.report.errors import printable
 from envguard.report.paragraph import paragraph
@@ -104,7 +104,14 @@ class View:
                 stamp = f"with a stamp that {unread.partition(':')[0]}"
             says += f" since {checkpoint.name}, saved {when}, {stamp}"
         if not count and self.report.undetermined():
-            says += ", but not everything could be read (below)"
+            # A stamp that cannot be read leaves other witnesses; a moment out of their reach leaves nothing.
+            beyond = any(item.what.startswith(SINCE) for item in self.report.undetermined())
+            lacks = (
+                "what changed is not known"
+                if beyond and not self.report.stamp_unread()
+                else "not everything could be read"
+            )
+            says += f", but {lacks} (below)"
         self.line(says, "bold")
 
     def titles(self) -> None:

@@ -22,12 +22,14 @@ from envguard.timeline.restored import Restored
 
 def from_survey(reference: str, checkpoint: Checkpoint, survey: Survey, why_no_stamp: str) -> Target:
     """The goal that the survey's witnesses name for the moment when `checkpoint` was saved."""
-    before = told_at(survey, checkpoint.saved_ns)
-    return from_packages(reference, checkpoint, before, why_no_stamp)
+    told = told_at(survey, checkpoint)
+    return from_packages(reference, checkpoint, told.packages, why_no_stamp, told.beyond)
 
 
-def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Before], why_no_stamp: str) -> Target:
-    """Undoes what changed after the checkpoint was saved."""
+def from_packages(
+    reference: str, checkpoint: Checkpoint, before: Iterable[Before], why_no_stamp: str, beyond: str | None = None
+) -> Target:
+    """Undoes what changed after the checkpoint was saved; `beyond` says why witnesses do not reach as far."""
     wanted: list[Wanted] = []
     newer: list[str] = []
     left: list[str] = []
@@ -41,6 +43,8 @@ def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Befor
             wanted.append(_mended(item.mended))
         elif item.edited is not None:
             wanted.append(_untouched(item.name, item.edited))
+        elif item.stays:
+            left.append(f"{item.name}: {item.doubt}: it is left as it is")
         elif item.removal is not None and item.doubt is not None:
             left.append(f"{item.name}: {item.doubt}: it is left away")
         elif item.removal is not None and item.removal.previous is not None:
@@ -55,7 +59,9 @@ def from_packages(reference: str, checkpoint: Checkpoint, before: Iterable[Befor
     since = clock.iso_ns(checkpoint.saved_ns)
     notes = [
         f"{reference}: {why_no_stamp}; what it ran on is told by other witnesses, and only as far as they go",
-        f"packages that no witness saw change since {clock.local(since)} are left as they are",
+        f"packages that no witness saw change since {clock.local(since)} are left as they are"
+        if beyond is None
+        else f"packages that no witness names are left as they are: {clock.told(beyond, clock.local)}",
         *left,
     ]
     return Target(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from envguard import clock
 from envguard.acquire.packages.cut_short import CutShort
 from envguard.acquire.packages.markers import marker_values
-from envguard.acquire.runs.checkpoints import Checkpoint, short_name
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
 from envguard.model.event import LOST, SINCE, UNREAD_STAMP, Event, TimelineReport
@@ -19,22 +19,26 @@ from envguard.timeline.cache_clearings import clearing_events
 from envguard.timeline.clock import FUTURE_S, weigh
 from envguard.timeline.code_findings import code_findings
 from envguard.timeline.cut_short_findings import cut_short_findings, own_events, to_tell
+from envguard.timeline.departure_findings import departure_findings
 from envguard.timeline.elsewhere_findings import elsewhere_findings
 from envguard.timeline.events import checkpoint_events, checkpoint_view, stale_events
 from envguard.timeline.foundation import Foundation, foundation_findings, read_foundation
 from envguard.timeline.happening import end_of, in_order, start_of
 from envguard.timeline.hints import read_hints
-from envguard.timeline.inferred import inferred_swaps
+from envguard.timeline.inferred import Departure, inferred_swaps, read_departures
+from envguard.timeline.input_findings import input_findings
 from envguard.timeline.log_events import RateChange
 from envguard.timeline.lost_events import Loss, read_losses
 from envguard.timeline.lost_findings import Asked, loss_findings, sound_in
 from envguard.timeline.packages import Packages, read_packages
+from envguard.timeline.reach import out_of_reach
 from envguard.timeline.records import Record, own_records, read_records
 from envguard.timeline.removal_findings import removal_findings
 from envguard.timeline.removals import Present
 from envguard.timeline.requirements import Graph, build_graph
 from envguard.timeline.restored import read_restored
 from envguard.timeline.sightings import Sightings, read_sightings
+from envguard.timeline.startup import gone_events, startup_events, startup_findings
 from envguard.timeline.throughput import read_throughput
 
 SLACK_S = 0.001
@@ -67,6 +71,8 @@ class Understood:
     changes: tuple[RateChange, ...]
     losses: tuple[Loss, ...]
     cut_short: tuple[CutShort, ...]
+    departures: tuple[Departure, ...]
+    startup: tuple[Event, ...]
     foundation: Foundation
     unknown: tuple[Unknown, ...]
 
@@ -101,6 +107,11 @@ def _packages(survey: Survey, graph: Graph, sightings: Sightings, own: tuple[Rec
     )
 
 
+def departures_of(survey: Survey, own: tuple[Record, ...], packages: Packages) -> tuple[Departure, ...]:
+    """Packages that are others than the last of this environment's `own` records has, though none came later."""
+    return tuple(read_departures(survey.installs, own, packages, int(survey.machine.now * clock.NS)))
+
+
 def understand(survey: Survey) -> Understood:
     """Every event of every witness, in order, each once."""
     graph = _requirements(survey)
@@ -109,6 +120,13 @@ def understand(survey: Survey) -> Understood:
     sightings = read_sightings(survey, records)
     packages = _packages(survey, graph, sightings, own)
     events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
+    departures = departures_of(survey, own, packages)
+    events += [item.event for item in departures]
+    startup = (
+        *startup_events(survey.startup_files, any(item.copied_ns for item in survey.installs)),
+        *gone_events(survey.startup_files, own, int(survey.machine.now * clock.NS)),
+    )
+    events += startup
     losses = read_losses(survey.lost, survey.installs, sightings, survey.stamps, packages.events, survey.machine.now)
     events += [loss.event for loss in losses]
     cut_short = to_tell(survey.cut_short, sightings)
@@ -130,8 +148,18 @@ def understand(survey: Survey) -> Understood:
     weighed = weigh(events, survey.boots.steps, survey.machine.now)
     ordered = in_order({event.id: event for event in weighed}.values())
     doubts = (Unknown(f"{LOST}{name}", survey.busy or "") for name in packages.doubtful)
-    unknown = (*graph.unknown, *doubts)
-    return Understood(sightings, packages, ordered, tuple(changes), losses, cut_short, foundation, unknown)
+    return Understood(
+        sightings,
+        packages,
+        ordered,
+        tuple(changes),
+        losses,
+        cut_short,
+        departures,
+        startup,
+        foundation,
+        (*graph.unknown, *doubts),
+    )
 
 
 def _other_events(survey: Survey) -> Iterable[Event]:
@@ -163,22 +191,30 @@ def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
         events=shown,
         transactions=tuple(run for run in known.packages.transactions if run.id in told),
         findings=finding.finish(drafts, shown),
-        unknown=_unknown(survey, (*_no_time(survey, bounds), *_no_stamp(survey, checkpoint), *known.unknown)),
+        unknown=_unknown(survey, (*_beyond(survey, bounds), *known.unknown)),
     )
 
 
-def _no_time(survey: Survey, bounds: Bounds) -> tuple[Unknown, ...]:
-    """Why what happened since the checkpoint cannot be told: "nothing" would be no answer then."""
+def _beyond(survey: Survey, bounds: Bounds) -> tuple[Unknown, ...]:
+    """Why what happened since the checkpoint cannot be told, or not all of it: "nothing" would be no answer then."""
     checkpoint = bounds.checkpoint
-    if checkpoint is None or checkpoint.saved_ns / clock.NS <= survey.machine.now + FUTURE_S:
+    if checkpoint is None:
         return ()
-    why = "the time of its files lies in the future, so that everything seems to be older: `--since T` names a time"
-    return (Unknown(f"{SINCE}{checkpoint.name}", why),)
+    what = f"{SINCE}{checkpoint.name}"
+    found = [*_no_stamp(survey, checkpoint)]
+    if checkpoint.saved_ns / clock.NS > survey.machine.now + FUTURE_S:
+        why = (
+            "the time of its files lies in the future, so that everything seems to be older: `--since T` names a time"
+        )
+        found.insert(0, Unknown(what, why))
+    elif not _is_stamped(survey, checkpoint) and (why_not := out_of_reach(survey, checkpoint)) is not None:
+        found.append(Unknown(what, why_not))
+    return tuple(found)
 
 
-def _no_stamp(survey: Survey, checkpoint: Checkpoint | None) -> tuple[Unknown, ...]:
+def _no_stamp(survey: Survey, checkpoint: Checkpoint) -> tuple[Unknown, ...]:
     """Its own stamp is what the answer rests on most: with that unread, "nothing changed" is not known."""
-    if checkpoint is None or checkpoint.stamp_path is None:
+    if checkpoint.stamp_path is None:
         return ()
     stamp = _stamp_of(survey, checkpoint)
     if stamp is not None and (stamp.fingerprint is not None or stamp.why_not is None):
@@ -192,12 +228,13 @@ def _no_stamp(survey: Survey, checkpoint: Checkpoint | None) -> tuple[Unknown, .
 def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[finding.Draft]:
     since, until = bounds.start, bounds.until
     of_checkpoint = bounds.checkpoint
-    ref = short_name(of_checkpoint, survey.checkpoints.found) if of_checkpoint is not None else None
+    ref = survey.checkpoints.reference(of_checkpoint) if of_checkpoint is not None else None
     drafts = elsewhere_findings(survey, of_checkpoint, saved)
     drafts += foundation_findings(known.foundation, of_checkpoint, saved, since, ref)
     drafts += finding.swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref)
     told = {swap.group.id for swap in known.packages.swaps if finding.counts(swap)}
     drafts += removal_findings(known.packages, of_checkpoint, saved, since, told)
+    drafts += departure_findings(known.departures, of_checkpoint, saved, since, ref)
     asked = _asked(survey, known, bounds, saved, ref) if known.losses or known.cut_short else None
     if asked is not None:
         drafts += loss_findings(known.losses, known.events, asked)
@@ -208,10 +245,13 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     drafts += run_findings.fall_findings(changes, known.events)
     drafts += run_findings.crash_findings(known.events, since)
     drafts += run_findings.loss_findings(survey.train_logs, known.events, since)
-    own = {loss.event.id for loss in known.losses}  # what was emptied has a finding of its own, and is no edit
+    drafts += startup_findings(known.startup, of_checkpoint, saved, since, ref)
+    # What was emptied has a finding of its own, and is no edit; nor is what no package put there.
+    own = {event.id for event in (*(loss.event for loss in known.losses), *known.startup)}
     drafts += finding.edit_findings([event for event in known.events if event.id not in own], since)
     stamp = _stamp_of(survey, of_checkpoint) if of_checkpoint is not None else None
     stamped = stamp.fingerprint if stamp is not None and stamp.counts and stamp.path not in survey.elsewhere else None
+    drafts += input_findings(survey, known.events, of_checkpoint, stamped, saved, ref)
     drafts += code_findings(survey.git, known.events, of_checkpoint, stamped, saved, ref)
     if until is not None:
         drafts = [draft for draft in drafts if not draft.events or start_of(draft.events[-1]) <= until]

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterable
 
 from envguard import clock
-from envguard.acquire.project.git_history import GitHistory
+from envguard.acquire.project.git_history import DirtyFile, GitHistory
 from envguard.acquire.project.watched_files import Edited, Watched
 from envguard.model.event import Event, EventKind
 from envguard.model.evidence import Evidence
@@ -39,19 +39,24 @@ def git_events(history: GitHistory) -> Iterable[Event]:
                          f"{commit.id[:9]} {commit.subject}", [evidence], precision_s=1.0,
                          best="strong" if best == "strong" else "weak")  # fmt: skip
     for file in history.dirty:
-        yield _dirty_event(history, file.path, file.status, file.mtime_ns, file.added)
+        yield _dirty_event(history, file)
 
 
-def _dirty_event(history: GitHistory, path: str, status: str, mtime: int | None, lines: tuple[str, ...]) -> Event:
-    full = f"{history.root}/{path}"
-    evidence = [Evidence(witness="git", path=history.root, field=f"status {path}", value=status)]
+def _dirty_event(history: GitHistory, file: DirtyFile) -> Event:
+    path, full, mtime, ctime = file.path, f"{history.root}/{file.path}", file.mtime_ns, file.ctime_ns
+    evidence = [Evidence(witness="git", path=history.root, field=f"status {path}", value=file.status)]
     if mtime is None:
         kind: EventKind = "file.deleted"
-        return make_event(kind, path, None, None, f"{path} deleted since HEAD", evidence, best="weak")
+        if ctime is not None:
+            above = posixpath.dirname(full)
+            evidence.append(Evidence(witness="file", path=above, field="mtime", value=clock.iso_ns(ctime)))
+        return make_event(kind, path, None, ctime, f"{path} deleted since HEAD", evidence, best="weak")
     evidence.append(Evidence(witness="file", path=full, field="mtime", value=clock.iso_ns(mtime)))
-    evidence += [Evidence(witness="git", path=history.root, field=f"diff {path}", value=line) for line in lines[:2]]
-    what = "new, not under git" if status == "??" else "differs from HEAD"
-    shown = next((line[1:].strip() for line in lines if line.startswith("+") and line[1:].strip()), "")
+    evidence += [
+        Evidence(witness="git", path=history.root, field=f"diff {path}", value=line) for line in file.added[:2]
+    ]
+    what = "new, not under git" if file.status == "??" else "differs from HEAD"
+    shown = next((line[1:].strip() for line in file.added if line.startswith("+") and line[1:].strip()), "")
     text = f"{path} {what}, last written then" + (f": {shown[:80]}" if shown else "")
     # That it was edited is certain from git; when the edit that counts was made is the mtime's word alone.
     return make_event("code.changed", path, mtime, None, text, evidence, confidence="strong")
@@ -60,20 +65,28 @@ def _dirty_event(history: GitHistory, path: str, status: str, mtime: int | None,
 def edit_events(edits: Iterable[Edited]) -> Iterable[Event]:
     """Installed files that were edited after their install."""
     for edit in edits:
-        evidence = [
-            Evidence(witness="file", path=edit.path, field="mtime", value=clock.iso_ns(edit.mtime_ns)),
-            Evidence(witness="dist-info", path=edit.path, field="sha256", value="not the one in RECORD"),
-        ]
-        shared = ""
+        differs = Evidence(witness="dist-info", path=edit.path, field="sha256", value="not the one in RECORD")
+        shared = kept = ""
         if edit.shared > 1:
             shared = f"; {edit.shared} hard links: the uv cache and every environment that shares it have it too"
-        text = f"{_name(edit.path)} of {edit.package} edited after its install{shared}"
-        yield make_event("file.patched", edit.path, edit.mtime_ns, None, text, evidence, confidence="strong")
+        if edit.since_ns is not None:
+            kept = ", under a time that is no later"
+        text = f"{_name(edit.path)} of {edit.package} edited after its install{kept}{shared}"
+        end_ns = edit.ctime_ns if edit.since_ns is not None else None
+        yield make_event(
+            "file.patched", edit.path, edit.first_ns, end_ns, text, (*edit_proofs(edit), differs), confidence="strong"
+        )
+
+
+def edit_proofs(edit: Edited) -> tuple[Evidence, ...]:
+    """What says when a file was edited: its mtime, and where that was kept, its ctime, which nothing sets back."""
+    times = [("mtime", edit.mtime_ns)] + ([("ctime", edit.ctime_ns)] if edit.since_ns is not None else [])
+    return tuple(Evidence(witness="file", path=edit.path, field=name, value=clock.iso_ns(at)) for name, at in times)
 
 
 def tree_events(trees: Iterable[Watched], kind: EventKind, witness: str) -> Iterable[Event]:
     """Configured data, config and lock files: the newest writing in each."""
-    for tree in trees:
+    for tree in (item for item in trees if item.files):
         evidence = Evidence(witness=witness, path=tree.newest_path, field="mtime", value=clock.iso_ns(tree.newest_ns))
         size = f"{tree.size / 1e6:,.1f} MB" + (f" in {tree.files:,} files" if tree.files > 1 else "")
         copied = "; it lies here as a copy that kept its times" if tree.copied else ""

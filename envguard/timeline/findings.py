@@ -158,7 +158,7 @@ def gap(lead: Swap, checkpoint: Checkpoint) -> str:
     """The sentence of the story: `torch replaced 11 min 04 s after step_690`."""
     apart = (lead.group.start_ns - checkpoint.saved_ns) / clock.NS
     when = "after" if apart >= 0 else "before"
-    return f"{lead.change.name} replaced {clock.span(apart)} {when} {checkpoint.name}"
+    return f"{lead.change.name} {'perhaps ' * lead.perhaps}replaced {clock.span(apart)} {when} {checkpoint.name}"
 
 
 def _removed_with_it(gone: Sequence[Event]) -> Iterator[str]:
@@ -202,7 +202,7 @@ def _swap_finding(
     parts += _removed_with_it(gone)
     events = [swap.event for swap in swaps]
     if checkpoint is not None and saved is not None:
-        if earlier is None:
+        if earlier is None and not lead.perhaps:
             parts.append(f"{checkpoint.name} was saved before that: it is clean, made with the old build.")
         events.insert(0, saved)
     # Where it was replaced twice, the build that this run took away need not be the checkpoint's.
@@ -328,7 +328,7 @@ def edit_findings(events: Sequence[Event], since: float | None) -> list[Draft]:
         return []
     title = f"{len(edits)} installed file{'' if len(edits) == 1 else 's'} edited after the install"
     says = "; ".join(event.summary for event in edits[:4]) + more(edits, 4) + "."
-    caveat = "an edit that kept the file's time is not seen here: `envguard verify --deep` finds it"
+    caveat = "an edit that kept time and size of a file shared with a cache is not seen: `envguard verify --deep`"
     return [Draft((5, 0.0), title, says, tuple(edits[:12]), (caveat,))]
 
 

@@ -3,25 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from envguard import clock
 from envguard.acquire.project.watched_files import Edited
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.survey import Request, Survey, survey
-from envguard.fingerprint.partial import Known
+from envguard.fingerprint.partial import Known, Recalled
 from envguard.fingerprint.places import Reference
 from envguard.fingerprint.rules import is_torch_stack
-from envguard.model.evidence import Evidence
-from envguard.timeline.build import packages_of
+from envguard.timeline.build import departures_of, packages_of
+from envguard.timeline.code_events import edit_proofs
 from envguard.timeline.moments import Before, Untouched, changed_since
+from envguard.timeline.packages import Packages
+from envguard.timeline.reach import out_of_reach
+from envguard.timeline.records import own_records, read_records
 from envguard.timeline.restored import read_restored
 
 
-def told_at(survey: Survey, saved_ns: int) -> tuple[Before, ...]:
-    """What is known of the packages at the moment at which a checkpoint without a stamp was saved."""
-    packages = packages_of(survey)
+@dataclass(frozen=True)
+class Told:
+    """What is known of the packages at a moment; `beyond` says why the rest is not even known to be as it is now."""
+
+    packages: tuple[Before, ...]
+    beyond: str | None = None
+
+
+def told_at(survey: Survey, checkpoint: Checkpoint) -> Told:
+    """What is known of the packages when a checkpoint without a stamp was saved."""
+    packages, saved_ns = packages_of(survey), checkpoint.saved_ns
     found = changed_since(packages.swaps, saved_ns, read_restored(survey.journal), packages.removals)
-    return (*found, *_edited_since(survey, saved_ns, {item.name for item in found}))
+    beyond = out_of_reach(survey, checkpoint)
+    if beyond is not None:
+        # Where everything is newer, that one package is says neither that it was there nor that it was not.
+        found = tuple(item for item in found if item.swap is None or item.swap.previous)
+    found = tuple(_unless_unproved(survey, item, saved_ns) for item in found)
+    departed = tuple(_departed_since(survey, packages, saved_ns))
+    edited = _edited_since(survey, saved_ns, {item.name for item in (*found, *departed)})
+    return Told((*found, *departed, *edited), beyond)
+
+
+def _unless_unproved(survey: Survey, item: Before, saved_ns: int) -> Before:
+    """An install of which no predecessor is known is no proof that there was none: it may be the same build again.
+    A record without the package is one. So is a uv cache that had not unpacked any build of it yet, but for torch and
+    its like: of those it would be a grave thing to say, and a cache can have been cleaned."""
+    swap = item.swap
+    if swap is None or swap.previous or swap.was_there is not None:
+        return item
+    if any(record.time_ns <= saved_ns for record in own_records(read_records(survey))):
+        return item
+    unpacked = [use.unpacked_ns for use in survey.archive_uses if use.archive.name == item.name]
+    if unpacked and not is_torch_stack(item.name) and all(at is not None and at > saved_ns for at in unpacked):
+        return item
+    doubt = "it was installed later, and no witness knows whether it was there before"
+    return Before(item.name, doubt=doubt, stays=True)
+
+
+def _departed_since(survey: Survey, packages: Packages, saved_ns: int) -> Iterable[Before]:
+    for item in departures_of(survey, own_records(read_records(survey)), packages):
+        if item.may_follow(saved_ns):
+            why = f"{item.event.from_} is what {item.record.path} has, and an older install lies there now"
+            yield Before(item.install.name, doubt=f"{why}: when that came is not known")
 
 
 def _edited_since(survey: Survey, saved_ns: int, told: set[str]) -> Iterable[Before]:
@@ -33,32 +75,29 @@ def _edited_since(survey: Survey, saved_ns: int, told: set[str]) -> Iterable[Bef
         install = builds.get(name)
         if name in told or install is None or install.build is None or (install.end_ns or saved_ns) > saved_ns:
             continue
-        if all(edit.mtime_ns > saved_ns for edit in edits):
-            proofs = tuple(
-                Evidence(witness="file", path=edit.path, field="mtime", value=clock.iso_ns(edit.mtime_ns))
-                for edit in edits
-            )
+        if all(edit.first_ns > saved_ns for edit in edits):
+            proofs = tuple(item for edit in edits for item in edit_proofs(edit))
             yield Before(name, edited=Untouched(install.version, install.build, proofs))
 
 
-def known_at(reference: Reference, request: Request) -> tuple[Known, ...]:
+def known_at(reference: Reference, request: Request) -> Recalled:
     """What this machine's witnesses still know of the packages when a checkpoint was saved."""
     if reference.checkpoint is None:
-        return ()
+        return Recalled(())
     seen = survey(LiveHost(), request)
-    found = known_before(told_at(seen, reference.checkpoint.saved_ns))
+    told = told_at(seen, reference.checkpoint)
+    found = known_before(told.packages)
     for written in seen.written_by:
         if written.checkpoint == reference.checkpoint.path:
             # What a library wrote into the checkpoint is what was loaded; a swap's own witnesses know the build too.
             found.setdefault(written.package, Known(written.package, written.version))
-    return tuple(found.values())
+    return Recalled(tuple(found.values()), told.beyond)
 
 
 def known_before(before: Iterable[Before]) -> dict[str, Known]:
     """What is known of a checkpoint's time: what a restore brought back for it, else what the first swap replaced.
 
-    An install of which no predecessor is known does not prove that there was none; for torch and its like that
-    would be a grave thing to say, so it is left undetermined.
+    An install of which no predecessor is known proves that there was none only as `_unless_unproved` says.
     """
     found: dict[str, Known] = {}
     for item in before:
@@ -84,8 +123,8 @@ def known_before(before: Iterable[Before]) -> dict[str, Known]:
         if best is not None and best.best != "weak":
             found[name] = Known(name, best.version.full, best.first("build"))
         elif best is not None:
-            doubt = f"it was replaced, and that {best.version.full} was there is only likely"
+            doubt = f"it was installed later, and that {best.version.full} was there before is only likely"
             found[name] = Known(name, None, doubt=doubt)
         else:
-            found[name] = Known(name, None, absent=swap.was_there is None and not is_torch_stack(name))
+            found[name] = Known(name, None, absent=swap.was_there is None)
     return found

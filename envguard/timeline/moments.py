@@ -37,6 +37,8 @@ class Before:
     removal: Removal | None = None
     edited: Untouched | None = None
     doubt: str | None = None
+    stays: bool = False
+    """Of a doubt: what lies there is no reason to undo anything."""
 
 
 def changed_since(
@@ -53,7 +55,7 @@ def changed_since(
         # By its own end: a restore keeps the folders of what it replaces, so that its run seems to begin with the old
         # install, and reaches to whatever was installed beside that.
         end = swap.install.end_ns if swap.install.end_ns is not None else swap.group.end_ns
-        if end <= saved_ns or name in found:
+        if end <= saved_ns or name in found or swap.again:
             continue
         before = _of_swap(swap, saved_ns, told)
         if before is not None:

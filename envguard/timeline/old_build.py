@@ -20,6 +20,7 @@ WITNESS = {
     "checkpoint": "a checkpoint's metadata",
     "compile-cache": "the compile cache's entries",
     "lock-file": "a lock file",
+    "unlinked": "the uv cache (it lost it before this environment was made, here or elsewhere)",
     "cache": "the uv cache (it lies there)",
 }
 """How a sentence names a source of `envguard.timeline.previous`."""
@@ -36,7 +37,8 @@ def build_before(
     parts += [f"git {best.git_version[:10]}"] if best.git_version else []
     about = f" ({', '.join(parts)})" if parts else ""
     # That it lies in the cache is said by the sentence after, where it was removed from here, too.
-    told = [name for name in best.witnesses if name != "cache" or "removal" not in best.witnesses]
+    lost = {"removal", "unlinked"} & set(best.witnesses)
+    told = [name for name in best.witnesses if name != "cache" or not lost]
     known = f"The old build{about} is known from {_listed(tuple(WITNESS[name] for name in told))}."
     if python is not None:
         return [known, f"It is a build for Python {python.from_}, and this environment cannot take it back."]

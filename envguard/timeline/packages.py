@@ -40,6 +40,13 @@ class Swap:
     """A lock file's word that is no newer than the run and names what came."""
     own: Restored | None = None
     """The restore of envguard's own that installed it."""
+    again: bool = False
+    """It is the very build that the last word before it names: nothing was swapped."""
+
+    @property
+    def perhaps(self) -> bool:
+        """Whether what it replaced may have been in another environment, for all that is known."""
+        return bool(self.previous) and self.previous[0].perhaps
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ def _swap(
     # A build that merely lies in the cache is no reason to say that this package was replaced, unless it was unpacked
     # just when an earlier run installed something here.
     if was_there is None and candidates and candidates[0].best == "weak":
-        was_there = _unpacked_for(candidates[0], group, groups)
+        was_there = _unlinked(candidates[0]) or _unpacked_for(candidates[0], group, groups)
     candidates = tuple(item for item in candidates if item.best != "weak" or was_there)
     again = _same_build(install, group, known, candidates)
     if again is not None:
@@ -184,7 +191,8 @@ def _swap(
         transaction=group.id,
     )
     locked = next((item for item in known if _names(item, install, group)), None)
-    return Swap(event, install, change, group, candidates, was_there, _twins(before, known), locked)
+    twins = _twins(before, known)
+    return Swap(event, install, change, group, candidates, was_there, twins, locked, again=again is not None)
 
 
 def _same_build(
@@ -223,6 +231,14 @@ def _twins(before: Previous | None, known: Sequence[Sighting]) -> tuple[str, ...
         item.archive for item in known if item.version.full == before.version.full and item.build not in (None, build)
     }
     return tuple(sorted(path for path in found if path is not None))
+
+
+def _unlinked(before: Previous) -> str | None:
+    """Why a build that the cache lost just before this environment was made may have been here."""
+    lost = next((item for item in before.sightings if item.source == "unlinked"), None)
+    if lost is None:
+        return None
+    return f"{lost.archive} was last linked just before this environment was made: from here, or from another one"
 
 
 def _unpacked_for(before: Previous, group: Group, groups: tuple[Group, ...]) -> str | None:

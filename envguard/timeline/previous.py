@@ -28,7 +28,8 @@ RANKS = {
     "checkpoint": 7,
     "compile-cache": 8,
     "lock-file": 9,
-    "cache": 10,
+    "unlinked": 10,
+    "cache": 11,
 }
 """What proves more comes first: an inode that a process still maps, what an install that was cut short left, an
 unlink at the moment of the swap, a record of envguard's, then what others wrote down, then what only lies in the
@@ -94,6 +95,12 @@ class Previous:
             evidence=self.evidence,
         )
 
+    @property
+    def perhaps(self) -> bool:
+        """Whether all that names it is a cache that lost it before this environment was made: it may have been in
+        the one before at this path, or in another."""
+        return all(sighting.source in ("unlinked", "cache") for sighting in self.sightings)
+
     def first(self, field: str) -> str | None:
         """The first sighting's word on `build`, `cuda`, `git_version` or `archive`."""
         return next((value for sighting in self.sightings if (value := getattr(sighting, field))), None)
@@ -156,8 +163,9 @@ def _proves(sighting: Sighting) -> tuple[int, int]:
     return RANKS[sighting.source], -(sighting.time_ns or 0)
 
 
-def sighting_of_removal(use: ArchiveUse) -> Sighting:
-    """The build whose archive was unlinked from here."""
+def sighting_of_removal(use: ArchiveUse, before_ns: int | None = None) -> Sighting:
+    """The build whose archive was unlinked from here; where that was before this environment was made (`before_ns`),
+    from what lay here before or from elsewhere."""
     assert use.last_link_change_ns is not None
     assert use.sample is not None
     alone = use.nlink == 1
@@ -175,6 +183,8 @@ def sighting_of_removal(use: ArchiveUse) -> Sighting:
             value=use.archive.version,
         ),
     ]
+    if before_ns is not None and use.last_link_change_ns < before_ns:
+        return _of_use(use, "unlinked", use.last_link_change_ns, tuple(evidence), "weak")
     return _of_use(use, "removal", use.last_link_change_ns, tuple(evidence), "strong")
 
 
@@ -199,7 +209,7 @@ def sightings_of_cache(
         if removed:
             for group in groups:
                 if at is not None and use.archive.name in group.names and group.covers(at):
-                    yield sighting_of_removal(use)
+                    yield sighting_of_removal(use, first_ns)
         else:
             proof = Evidence(
                 witness="uv-cache",

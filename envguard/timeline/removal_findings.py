@@ -68,10 +68,15 @@ def _says(gone: Sequence[Removal]) -> str:
 def _title(gone: Sequence[Removal], checkpoint: Checkpoint | None) -> str:
     lead = gone[0]
     title = f"{lead.event.subject}{more(gone, 1)} {'perhaps ' if lead.event.confidence == 'weak' else ''}removed"
+    return in_relation(title, lead.since_ns, lead.dated, checkpoint)
+
+
+def in_relation(title: str, since_ns: int, dated: bool, checkpoint: Checkpoint | None) -> str:
+    """A title with its place before or after the checkpoint: at `since_ns`, or no earlier than that."""
     if checkpoint is None:
         return title
-    if lead.dated:
-        return f"{title} {clock.span((lead.since_ns - checkpoint.saved_ns) / clock.NS)} after {checkpoint.name}"
-    if lead.since_ns >= checkpoint.saved_ns:
+    if dated:
+        return f"{title} {clock.span((since_ns - checkpoint.saved_ns) / clock.NS)} after {checkpoint.name}"
+    if since_ns >= checkpoint.saved_ns - SAME_MOMENT_NS:
         return f"{title} after {checkpoint.name}"
     return f"{title}, before or after {checkpoint.name}"

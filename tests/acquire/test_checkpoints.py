@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -280,3 +281,31 @@ def test_a_short_name_leads_to_one_checkpoint_alone(tmp_path: Path) -> None:
     short = [item for item in found if names[item.path] != item.path]
     assert all(match_name(found, names[item.path]) == (item,) for item in short)
     assert names[f"{tmp_path}/b/step_3"] == "step_3"
+
+
+def stamp(path: Path, checkpoint: dict[str, object] | None) -> None:
+    target = path / "envguard.json" if path.is_dir() else path.with_name(f"{path.name}.envguard.json")
+    target.write_text(json.dumps({"schema": "envguard.fingerprint", "checkpoint": checkpoint}))
+
+
+def test_what_bears_a_stamp_is_a_checkpoint_whatever_it_is_called(tmp_path: Path) -> None:
+    run, named = tmp_path / "runs" / "a", {"name": "x", "step": None, "files": {}, "samples": {}}
+    stamp(make(run / "final model", 1_700_000_300), named)
+    stamp(make(run / "best", 1_700_000_400), named)
+    stamp(make(run / "last.ckpt", 1_700_000_200), named)
+    make(run / "step_10")
+    make(run / "latest")  # no stamp, no step: nothing says what it is
+    stamp(run, None)  # a fingerprint of somebody's, put there under that name
+    stamp(make(run / ".tmp-final"), named)
+    (run / "newest").symlink_to("best")
+    found = find(tmp_path / "runs")
+    assert [item.name for item in found.found] == ["last.ckpt", "final model", "best", "step_10"]
+    assert {item.run_directory for item in found.found} == {str(run)}
+    assert found.disorder == ()
+    assert [item.name for item in match_name(found.found, "last")] == ["last.ckpt"]
+
+
+def test_a_stamp_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+    (make(tmp_path / "run" / "best") / "envguard.json").write_text("{")
+    (found,) = find(tmp_path).found
+    assert (found.name, found.stamp_path) == ("best", f"{found.path}/envguard.json")

@@ -27,6 +27,7 @@ from envguard.acquire.torch.compile_times import read_cache_times
 from envguard.clock import NS
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Driver
+from envguard.model.identity import sealed
 from envguard.state import journal
 from envguard.timeline.code_events import git_events
 from envguard.timeline.findings import driver_findings
@@ -195,7 +196,7 @@ def test_own_journal_with_a_torn_line(tmp_path: Path) -> None:
 
 def test_a_journal_of_any_length_is_read_to_its_end_and_held_once(tmp_path: Path) -> None:
     """It was read up to 256 MB: of a longer one the newest entries were missing, and nobody was told."""
-    taken = fingerprint(*(package(f"p{number}") for number in range(20)))
+    taken = sealed(fingerprint(*(package(f"p{number}") for number in range(20))))
     for _ in range(3):
         journal.append_snapshot(tmp_path, taken, None)
     with journal.journal_file(tmp_path).open("ab") as stream:
@@ -215,7 +216,7 @@ def test_configured_data_that_is_missing_or_empty_is_unknown(tmp_path: Path) -> 
     (tmp_path / "data" / "a.parquet").write_bytes(b"x" * 10)
     unknown: list[Unknown] = []
     found = read_trees(HOST, [str(tmp_path / name) for name in ("data", "empty", "missing")], unknown)
-    assert [(tree.files, tree.size) for tree in found] == [(1, 10)]
+    assert [(tree.files, tree.size) for tree in found] == [(1, 10), (0, 0), (0, 0)]
     assert [item.why for item in unknown] == ["it holds no file", "No such file or directory"]
 
 

@@ -61,6 +61,8 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int | None
     doubt: str | None
     """Why the interval is worth less than it looks: a copied tree, a mark that was touched later."""
+    copied_ns: int | None = None
+    """Of a tree that was put here by a copy that kept its times: when, by the birth of INSTALLER (else RECORD)."""
     survived: str | None
     """A folder of this package that is older than the install: it was left by an earlier one."""
     survived_ns: int | None
@@ -131,7 +133,7 @@ def _install(host: Host, distribution: Distribution, owners: Counter[str]) -> In
     marks = [(name, stat) for name in ("INSTALLER", "RECORD") if (stat := host.find(f"{directory}/{name}"))]
     requested = host.find(f"{directory}/REQUESTED") is not None
     evidence: list[Evidence] = []
-    end, doubt = _end(directory, folder, marks, evidence)
+    end, doubt, copied = _end(directory, folder, marks, evidence)
     start, survived, survived_ns = _start(host, distribution, folder, owners, evidence)
     if doubt is not None or start is None or (end is not None and start > end):
         # The births belong to another moment than the marks: the marks alone are left.
@@ -151,6 +153,7 @@ def _install(host: Host, distribution: Distribution, owners: Counter[str]) -> In
         start_ns=start,
         end_ns=end,
         doubt=doubt,
+        copied_ns=copied,
         survived=survived,
         survived_ns=survived_ns,
         payload=payload,
@@ -162,27 +165,27 @@ def _install(host: Host, distribution: Distribution, owners: Counter[str]) -> In
 
 def _end(
     directory: str, folder: Stat, marks: list[tuple[str, Stat]], evidence: list[Evidence]
-) -> tuple[int | None, str | None]:
-    """The end of the install and what lowers its worth."""
+) -> tuple[int | None, str | None, int | None]:
+    """The end of the install, what lowers its worth, and when a copied tree was put here."""
     if not marks:
         evidence.append(_fact(directory, "mtime", folder.mtime_ns))
-        return folder.mtime_ns, "neither INSTALLER nor RECORD is there: dated by its folder alone"
+        return folder.mtime_ns, "neither INSTALLER nor RECORD is there: dated by its folder alone", None
     name, stat = marks[0]
     path = f"{directory}/{name}"
     born, written = stat.btime_ns, stat.mtime_ns
     evidence.append(_fact(path, "mtime", written))
     if born is None:
-        return written, None
+        return written, None, None
     if born > written + SLACK_NS:
         evidence.append(_fact(path, "btime", born))
-        return written, f"the tree was copied here later: {name} was born after it was last written"
+        return written, f"the tree was copied here later: {name} was born after it was last written", born
     if written > born + SLACK_NS:
         # Its birth is what it was before somebody touched it; nothing else writes this file twice.
         evidence.append(_fact(path, "btime", born))
-        return born, f"{name} was touched after the install: dated by its birth"
+        return born, f"{name} was touched after the install: dated by its birth", None
     if stat.nlink > 1:
-        return written, f"{name} is hard-linked from a package cache, whose time it bears"
-    return written, None
+        return written, f"{name} is hard-linked from a package cache, whose time it bears", None
+    return written, None, None
 
 
 def _start(

@@ -112,7 +112,19 @@ def _of_tree(host: Host, path: str, root: str, scope: str, notes: Notes) -> Code
         dirty_files=tuple(sorted(tree.changed)),
         untracked_digest=_untracked(host, root, scope, what, notes),
         submodules=_submodules(host, root, tree.changed, what, notes),
+        tree=_files_of(host, root, tree.commit),
     )
+
+
+def _files_of(host: Host, root: str, commit: str | None) -> str | None:
+    """The tree of a commit; None where git does not tell, which leaves the commit alone to go by."""
+    if commit is None:
+        return None
+    try:
+        answer = _ask(host, root, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")
+    except OSError:
+        return None
+    return answer.out.strip() if answer.code == 0 and _COMMIT.fullmatch(answer.out.strip()) else None
 
 
 def _parse_status(text: str) -> _Tree:

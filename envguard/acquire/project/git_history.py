@@ -5,6 +5,7 @@ git is asked with options that keep it from writing; nothing of `.git/config` is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envguard.acquire.seam.host import Answer, Host
@@ -33,11 +34,17 @@ class Move:
     to: str
     time_ns: int
     action: str
+    tree: str | None = None
+    """git's name for its files: two commits of one tree have the same files. None where nobody asked for it."""
 
 
 @dataclass(frozen=True)
 class DirtyFile:
-    """A tracked file that differs from HEAD (or an untracked one); `mtime_ns` is None for a deleted file."""
+    """A tracked file that differs from HEAD (or an untracked one); `mtime_ns` is None for a deleted file.
+
+    `ctime_ns` is the file's; of a deleted one the mtime of the nearest folder that is there, which lost it then or
+    before.
+    """
 
     path: str
     status: str
@@ -88,7 +95,7 @@ def read_git_history(host: Host, folder: str) -> tuple[GitHistory | None, list[U
     )
     commits = tuple(_commits(log))
     dirty, more = _dirty(host, root, status, bool(commits), unknown)
-    return GitHistory(root, commits, tuple(_moves(reflog)), dirty, more), unknown
+    return GitHistory(root, commits, tuple(_moves(reflog, _trees(host, root))), dirty, more), unknown
 
 
 def _ask(host: Host, root: str, unknown: list[Unknown], *words: str) -> str:
@@ -116,13 +123,24 @@ def _commits(text: str) -> list[Commit]:
     return found
 
 
-def _moves(text: str) -> list[Move]:
+def _moves(text: str, trees: Mapping[str, str]) -> list[Move]:
     found = []
     for line in text.splitlines():
         parts = line.split(_SEP)
         if len(parts) == 3 and parts[1].startswith("HEAD@{") and parts[1][6:-1].isdigit():
-            found.append(Move(parts[0], int(parts[1][6:-1]) * NS, parts[2]))
+            found.append(Move(parts[0], int(parts[1][6:-1]) * NS, parts[2], trees.get(parts[0])))
     return found
+
+
+def _trees(host: Host, root: str) -> dict[str, str]:
+    """Commit → tree, of every place where HEAD stood. Without it commits are told apart by their names alone, as from
+    a bundle of a version that did not ask."""
+    try:
+        answer = host.query(("git", "-C", root, "reflog", "show", f"-{MOST_COMMITS}", "--format=%H %T", "HEAD"))
+    except OSError:
+        return {}
+    lines = answer.out.splitlines() if answer.code == 0 else []
+    return {commit: tree for commit, _, tree in (line.partition(" ") for line in lines)}
 
 
 def _dirty(
@@ -133,6 +151,8 @@ def _dirty(
     more = index = 0
     while index < len(entries):
         code, path = entries[index][:2], entries[index][3:]
+        if code[0] == "R":  # the old name follows: that one is gone
+            entries.insert(index + 2, f"D  {entries[index + 1]}")
         index += 2 if code[0] in "RC" else 1
         if path.endswith("/") or (
             code == "??" and not path.endswith((".py", ".toml", ".yaml", ".yml", ".json", ".sh"))
@@ -143,10 +163,19 @@ def _dirty(
             continue
         stat = host.find(f"{root}/{path}")
         lines = _changed_lines(host, root, path, unknown) if has_head and code != "??" and len(found) < 20 else ()
-        found.append(
-            DirtyFile(path, code.strip(), stat.mtime_ns if stat else None, stat.ctime_ns if stat else None, lines)
-        )
+        changed = stat.ctime_ns if stat else _folder_changed(host, f"{root}/{path}")
+        found.append(DirtyFile(path, code.strip(), stat.mtime_ns if stat else None, changed, lines))
     return tuple(found), more
+
+
+def _folder_changed(host: Host, path: str) -> int | None:
+    """When the nearest folder above a path that is gone last lost or got a name."""
+    while path.rpartition("/")[0]:
+        path = path.rpartition("/")[0]
+        stat = host.find(path)
+        if stat is not None:
+            return stat.mtime_ns
+    return None
 
 
 def _changed_lines(host: Host, root: str, path: str, unknown: list[Unknown]) -> tuple[str, ...]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from envguard.acquire.packages.contents import hash_as
-from envguard.acquire.packages.distributions import Distributions
+from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.installs import Install
-from envguard.acquire.packages.record_file import algorithm_of
+from envguard.acquire.packages.record_file import RecordFile, algorithm_of, normalised
 from envguard.acquire.packages.site_trees import SiteTrees
 from envguard.acquire.seam.host import Host, Stat
+from envguard.acquire.seam.patterns import is_pattern, matching
 from envguard.model.evidence import Unknown
 
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "requirements.lock",
@@ -19,11 +20,12 @@ PARSED = ("uv.lock", "pylock.toml", "requirements.txt", "requirements.lock")
 MOST_LOCK = 32 << 20
 EDIT_SLACK_NS = 2_000_000_000
 MOST_DIGESTS = 400
+MOST_SILENT = 50
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A file or tree with its newest writing (ns) and size; `files` is 1 for a file."""
+    """A file or tree with its newest writing (ns) and size; `files` is 1 for a file, 0 for what is not there."""
 
     path: str
     newest_ns: int
@@ -46,6 +48,13 @@ class Edited:
     ctime_ns: int
     shared: int
     """Hard links: above 1 the edit went into the cache, too, and into every environment that shares it."""
+    since_ns: int | None = None
+    """Of a file whose mtime is no later than its install: it was edited between this and its ctime."""
+
+    @property
+    def first_ns(self) -> int:
+        """The edit was made no earlier than this."""
+        return self.mtime_ns if self.since_ns is None else self.since_ns
 
 
 def read_locks(host: Host, root: str | None, unknown: list[Unknown]) -> tuple[Watched, ...]:
@@ -65,27 +74,57 @@ def read_locks(host: Host, root: str | None, unknown: list[Unknown]) -> tuple[Wa
 
 
 def read_trees(host: Host, paths: Iterable[str], unknown: list[Unknown]) -> tuple[Watched, ...]:
-    """Configured files and trees; one that is not there is named as unknown, since somebody expects it."""
+    """Configured files and trees (of a shell pattern each that fits), counted as a fingerprint counts them. One that
+    is not there is named as unknown, since somebody expects it, and has no files."""
     found = []
-    for path in paths:
+    for path in (each for named in paths for each in _expanded(host, named, unknown)):
         try:
             stat = host.stat_target(path)
-            if stat.is_directory:
-                walked = host.walk(host.realpath(path), births=True, skip=(".git", "__pycache__"))
-                files = [(f"{path}/{name}", facts) for name, facts in walked.entries if facts.is_file]
-                unknown += [Unknown(f"{path}/{name}", why) for name, why in walked.failed]
-            else:
-                files = [(path, host.stat(path) if not host.stat(path).is_link else stat)]
+            files = (
+                list(_files_in(host, path, unknown)) if stat.is_directory else [(path, _of_file(host, path, stat))]
+            )
         except OSError as error:
             unknown.append(Unknown(path, error.strerror or str(error)))
+            if isinstance(error, FileNotFoundError):
+                found.append(Watched(path, 0, path, 0, 0))
             continue
         if not files:
             unknown.append(Unknown(path, "it holds no file"))
+            found.append(Watched(path, 0, path, 0, 0))
             continue
         newest, facts = max(files, key=lambda item: item[1].mtime_ns)
         size = sum(facts.size for _, facts in files)
         found.append(Watched(path, facts.mtime_ns, newest, size, len(files), _copied(facts)))
     return tuple(found)
+
+
+def _expanded(host: Host, path: str, unknown: list[Unknown]) -> list[str]:
+    if not is_pattern(path):
+        return [path]
+    found = matching(host, path, lambda error: unknown.append(Unknown(path, error.strerror or str(error))))
+    if not found:
+        unknown.append(Unknown(path, "no path fits the pattern"))
+    return found
+
+
+def _of_file(host: Host, path: str, target: Stat) -> Stat:
+    """With its birth, which only a look at the file itself has; of a link what it leads to."""
+    own = host.stat(path)
+    return target if own.is_link else own
+
+
+def _files_in(host: Host, path: str, unknown: list[Unknown]) -> Iterator[tuple[str, Stat]]:
+    walked = host.walk(host.realpath(path), births=True)
+    unknown += [Unknown(f"{path}/{name}", why) for name, why in walked.failed]
+    for name, facts in walked.entries:
+        if facts.is_link:
+            try:
+                facts = host.stat_target(f"{walked.root}/{name}")
+            except OSError as error:
+                unknown.append(Unknown(f"{path}/{name}", error.strerror or str(error)))
+                continue
+        if facts.is_file:
+            yield f"{path}/{name}", facts
 
 
 def _copied(stat: Stat) -> bool:
@@ -102,29 +141,62 @@ def read_edits(
     """Files of packages that were edited after their install; one that was merely touched has its old content and is
     none, nor is one that was emptied (`envguard.acquire.packages.lost_files`)."""
     ends = {
-        install.directory: install for install in installs if install.end_ns is not None and install.doubt is None
+        install.directory: install
+        for install in installs
+        if install.end_ns is not None and (install.doubt is None or install.copied_ns is not None)
     }
-    late: list[tuple[str, str, str, Stat]] = []
+    late: list[_Late] = []
     for distribution in distributions.found:
         install = ends.get(distribution.directory)
-        record = distribution.record
-        if install is None or install.end_ns is None or record is None:
-            continue
-        known = trees.of(distribution.location)
-        for row in record.rows:
-            stat = known.get(row.path) if algorithm_of(row.hash) is not None else None
-            if stat is None or not stat.is_file or (row.size and not stat.size):
-                continue
-            if stat.mtime_ns > install.end_ns + EDIT_SLACK_NS:
-                late.append((distribution.name, f"{distribution.location}/{row.path}", row.hash or "", stat))
+        # The system's or conda's manager patches files after RECORD was written, and verifies them by its own lists.
+        if install is not None and distribution.record is not None and managed_by(distribution) is None:
+            late += _late(distribution, distribution.record, install, trees.of(distribution.location))
     found = []
-    for package, path, recorded, stat in late[:MOST_DIGESTS]:
+    for item in late[:MOST_DIGESTS]:
+        stat = item.stat
         try:
-            if recorded != hash_as(host, path, recorded):
-                found.append(Edited(package, path, stat.mtime_ns, stat.ctime_ns, stat.nlink))
+            if item.recorded != hash_as(host, item.path, item.recorded):
+                found.append(Edited(item.package, item.path, stat.mtime_ns, stat.ctime_ns, stat.nlink, item.since_ns))
         except OSError as error:
-            unknown.append(Unknown(path, error.strerror or str(error)))
+            unknown.append(Unknown(item.path, error.strerror or str(error)))
     if len(late) > MOST_DIGESTS:
         unknown.append(Unknown("edits in site-packages", f"{len(late)} files are newer than their install; "
                                f"{MOST_DIGESTS} were hashed"))  # fmt: skip
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Late:
+    """A file that may have been edited after its install; `since_ns` as in `Edited`."""
+
+    package: str
+    path: str
+    recorded: str
+    stat: Stat
+    since_ns: int | None
+
+
+def _late(
+    distribution: Distribution, record: RecordFile, install: Install, known: Mapping[str, Stat]
+) -> Iterator[_Late]:
+    """Files that were written after the install. An edit may keep the time (`touch -r`, `cp -p`, `rsync -a`): then
+    the size tells, or the ctime. What moves the ctime of all files at once, a chmod or a cache that is cleaned, does
+    not make any of them suspect; neither does it where the inode is the cache's, which other environments move."""
+    end_ns = install.end_ns or 0
+    settled_ns = max(end_ns, install.copied_ns or 0)
+    silent: list[_Late] = []
+    rows = 0
+    for row in normalised(record.rows):
+        stat = known.get(row.path) if algorithm_of(row.hash) is not None else None
+        if stat is None or not stat.is_file or (row.size and not stat.size):
+            continue
+        rows += 1
+        path, recorded = f"{distribution.location}/{row.path}", row.hash or ""
+        if stat.mtime_ns > end_ns + EDIT_SLACK_NS:
+            yield _Late(distribution.name, path, recorded, stat, None)
+        elif row.size is not None and stat.size != row.size:
+            yield _Late(distribution.name, path, recorded, stat, end_ns)
+        elif stat.nlink == 1 and stat.ctime_ns > settled_ns + EDIT_SLACK_NS:
+            silent.append(_Late(distribution.name, path, recorded, stat, settled_ns))
+    if len(silent) <= min(rows - 1, MOST_SILENT):
+        yield from silent

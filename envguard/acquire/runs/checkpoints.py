@@ -3,6 +3,8 @@
     step_690/  step-690/  checkpoint-690/  global_step690/  iter_0000690/     directories
     epoch=3-step=690.ckpt  step_690.pt  step_690.safetensors                  files (the first also as a directory)
 
+What bears a stamp of its own is one whatever it is called (`best/`, `final/`, `last.ckpt`).
+
 A *run directory* directly holds checkpoints: a configured place, or a folder in it. Order is the step in the name,
 never the mtime: a copy writes the newest mtime on whatever it copies last.
 """
@@ -18,7 +20,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from envguard.acquire.seam.host import Host, Kind, Stat
 from envguard.model.evidence import Unknown
@@ -34,6 +38,12 @@ _UNFINISHED = re.compile(r"^(?:tmp|temp)[_.-]|[_.-](?:tmp|temp|partial|incomplet
 # Deep enough for lightning_logs/version_0/checkpoints and for outputs/<date>/<time>/checkpoints.
 _DEPTH = 4
 _MOST_FOLDERS = 20_000
+
+
+class _Stamped(msgspec.Struct):
+    """Of a stamp, what tells it from any other fingerprint."""
+
+    checkpoint: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,12 @@ class Checkpoints:
     disorder: tuple[Disorder, ...]
     roots: tuple[str, ...]
     unknown: tuple[Unknown, ...]
+    by_path: frozenset[str] = frozenset()
+    """Those that lie in no place to look in, or have no name that tells: only their path finds them again."""
+
+    def reference(self, checkpoint: Checkpoint) -> str:
+        """What names this one on a command line."""
+        return checkpoint.path if checkpoint.path in self.by_path else short_name(checkpoint, self.found)
 
     def runs(self) -> dict[str, tuple[Checkpoint, ...]]:
         """Checkpoints by run directory, each by step."""
@@ -96,11 +112,16 @@ def step_of(name: str) -> int | None:
     >>> [step_of(name) for name in ("iter_0000690", "epoch=3-step=690.ckpt", "step_690.pt", "last.ckpt")]
     [690, 690, 690, None]
     """
-    if name.startswith(".") or _UNFINISHED.search(name) or name.endswith(STAMP_SUFFIX):
+    if is_unfinished(name) or name.endswith(STAMP_SUFFIX):
         return None
     stem = _EXTENSION.sub("", name)
     match = _LIGHTNING.search(stem) or _COMMON.match(stem)
     return int(match.group(1)) if match else None
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a trainer calls so what it still writes."""
+    return name.startswith(".") or bool(_UNFINISHED.search(name))
 
 
 def is_checkpoint(name: str, kind: Kind) -> bool:
@@ -108,22 +129,28 @@ def is_checkpoint(name: str, kind: Kind) -> bool:
     return step_of(name) is not None and (kind == "directory" or bool(_EXTENSION.search(name)))
 
 
-def find_checkpoints(host: Host, roots: Iterable[str]) -> Checkpoints:
-    """Every checkpoint below `roots`; a root that is not there is passed over, an unreadable one is `unknown`."""
+def find_checkpoints(host: Host, roots: Iterable[str], named: Iterable[str] = ()) -> Checkpoints:
+    """Every checkpoint below `roots`, and those that somebody `named` by their paths, wherever they lie; a root that
+    is not there is passed over, an unreadable one is `unknown`."""
     search = _Search(host)
     there = tuple(root for root in dict.fromkeys(posixpath.normpath(root) for root in roots) if search.below(root))
+    by_path = frozenset(path for path in named if path not in search.found)
+    for path in by_path:
+        search.add_named(path)
     found = sorted(search.found.values(), key=_order)
-    return Checkpoints(tuple(found), tuple(_disorder(found)), there, tuple(search.unknown))
+    return Checkpoints(tuple(found), tuple(_disorder(found)), there, tuple(search.unknown), by_path)
 
 
-def _order(checkpoint: Checkpoint) -> tuple[str, int, str]:
-    return checkpoint.run_directory, -1 if checkpoint.step is None else checkpoint.step, checkpoint.name
+def _order(checkpoint: Checkpoint) -> tuple[str, int, int, str]:
+    """By step; what has none comes before, in the order of saving."""
+    step, saved = checkpoint.step, checkpoint.saved_ns
+    return checkpoint.run_directory, *((-1, saved) if step is None else (step, 0)), checkpoint.name
 
 
 def _disorder(found: list[Checkpoint]) -> Iterable[Disorder]:
     for lower, higher in pairwise(found):
-        same_run = lower.run_directory == higher.run_directory
-        if same_run and lower.step != higher.step and higher.saved_ns < lower.saved_ns:
+        numbered = lower.step is not None and lower.run_directory == higher.run_directory
+        if numbered and lower.step != higher.step and higher.saved_ns < lower.saved_ns:
             yield Disorder(lower, higher)
 
 
@@ -155,10 +182,15 @@ class _Search:
 
     def _take(self, folder: str, names: tuple[tuple[str, Kind], ...], depth: int) -> None:
         inner = []
+        every = {name for name, _ in names}
+        if depth and STAMP_NAME in every and self._is_stamp(f"{folder}/{STAMP_NAME}"):
+            self._add_stamped(folder)
         for name, kind in names:
             path = f"{folder}/{name}"
             if step_of(name) is not None and self._add(path, name, folder, kind):
                 continue
+            if kind == "file" and name + STAMP_SUFFIX in every and self._is_stamp(path + STAMP_SUFFIX):
+                self._add_stamped(path)
             if kind in ("directory", "link") and not name.startswith((".", "__")):
                 inner.append((path, kind))
         # An environment holds thousands of folders and no checkpoint.
@@ -172,6 +204,36 @@ class _Search:
                 return
             if kind == "directory" or depth == 0:
                 self.below(path, depth + 1)
+
+    def _is_stamp(self, path: str) -> bool:
+        """Whether it is a stamp, made for a checkpoint: a fingerprint that somebody put there under that name is
+        none. One that cannot be read counts, so that whoever reads it says so."""
+        try:
+            return msgspec.json.decode(self.host.read(path), type=_Stamped).checkpoint is not None
+        except (OSError, msgspec.MsgspecError):
+            return True
+
+    def add_named(self, path: str) -> None:
+        """One that a person says is a checkpoint."""
+        try:
+            checkpoint = read_checkpoint(self.host, path)
+        except OSError as error:
+            self.unknown.append(Unknown(f"checkpoint {path}", error.strerror or str(error)))
+            return
+        if checkpoint is not None:
+            self.found[path] = checkpoint
+
+    def _add_stamped(self, path: str) -> None:
+        """What has a stamp and a name without a step; a link is another name of something, and no copy of it."""
+        name = posixpath.basename(path)
+        try:
+            linked = self.host.stat(path).is_link
+            checkpoint = None if linked or is_unfinished(name) else read_checkpoint(self.host, path)
+        except OSError as error:
+            self.unknown.append(Unknown(f"checkpoint {path}", error.strerror or str(error)))
+            return
+        if checkpoint is not None:
+            self.found.setdefault(path, checkpoint)
 
     def _add(self, path: str, name: str, folder: str, kind: Kind) -> bool:
         try:

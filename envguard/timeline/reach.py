@@ -1,0 +1,30 @@
+"""How far back an environment can speak: of a moment before it came to be it says nothing, and that is no "nothing
+changed"."""
+
+from __future__ import annotations
+
+from envguard import clock
+from envguard.acquire.runs.checkpoints import Checkpoint
+from envguard.acquire.survey import Survey
+from envguard.timeline.events import is_copy
+from envguard.timeline.records import own_records, read_records
+
+
+def out_of_reach(survey: Survey, checkpoint: Checkpoint) -> str | None:
+    """Why the packages tell nothing of a checkpoint without a stamp: every one of them came after it was saved, and
+    no record of this environment is as old. None where some of it is older, or where that cannot be told."""
+    installs = survey.installs
+    came = [item.copied_ns or item.end_ns or 0 for item in installs]
+    copies = [item.copied_ns for item in installs if item.copied_ns is not None]
+    if not came or min(came) <= checkpoint.saved_ns:
+        return None
+    if copies and is_copy(checkpoint):
+        return None  # both were brought here, perhaps together: their births say nothing of their order
+    if any(record.time_ns <= checkpoint.saved_ns for record in own_records(read_records(survey))):
+        return None
+    first = clock.iso_ns(min(came))
+    how = "put here by a copy that kept its times" if len(copies) == len(came) else "installed"
+    return (
+        f"every package of this environment was {how} after {checkpoint.name} was saved, the first at {first}: what "
+        "was there before is known only where a witness names it"
+    )

@@ -1,0 +1,97 @@
+"""Installed files that were edited under a time that tells nothing: `touch -r`, `cp -p`, a copied tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envguard.demo.stage import Stage
+
+EDITED = "1 installed file edited after the install"
+
+
+def timeline(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = stage.envguard("timeline", "--since-checkpoint", "step_690", "--json", *arguments)
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture
+def saved(torch_stage: Stage) -> Stage:
+    """Copied and not linked, so that no inode is the cache's; then a checkpoint without a stamp."""
+    wanted = ("torch==2.11.0+cu128", "transformers==5.6.0")
+    torch_stage.install("--reinstall", *wanted, arguments=["--link-mode", "copy"])
+    time.sleep(2.2)  # less than two seconds after the install are the install
+    (torch_stage.checkpoints / "step_690").mkdir()
+    (torch_stage.checkpoints / "step_690" / "model.bin").write_bytes(b"weights")
+    time.sleep(0.1)
+    return torch_stage
+
+
+def module(stage: Stage) -> Path:
+    return stage.site / "transformers" / "__init__.py"
+
+
+@pytest.mark.parametrize("same_size", [True, False])
+def test_an_edit_that_keeps_the_time(saved: Stage, same_size: bool) -> None:
+    file = module(saved)
+    kept = saved.root / "kept"
+    shutil.copy2(file, kept)
+    file.write_text('__version__ = "5.6.1"\n' if same_size else '__version__ = "5.6.0"  # patched\n')
+    subprocess.run(["touch", "-r", str(kept), str(file)], check=True)
+    code, answer = timeline(saved)
+    (finding,) = answer["findings"]
+    assert (code, finding["title"]) == (1, EDITED)
+    assert finding["says"] == "__init__.py of transformers edited after its install, under a time that is no later."
+    (event,) = [item for item in answer["events"] if item["kind"] == "file.patched"]
+    assert event["time"] < answer["checkpoint"]["time"] < event["end"]
+    assert {"mtime", "ctime"} <= {item["field"] for item in event["evidence"]}
+
+
+def test_a_patched_file_that_came_from_another_machine(saved: Stage) -> None:
+    """`rsync -a` and `cp -p` bring the time of the other machine along, from before the install."""
+    patched = saved.root / "patched.py"
+    patched.write_text('__version__ = "5.6.0"  # patched\n')
+    os.utime(patched, (1_700_000_000, 1_700_000_000))
+    subprocess.run(["cp", "-p", "--remove-destination", str(patched), str(module(saved))], check=True)
+    code, answer = timeline(saved)
+    assert (code, [item["title"] for item in answer["findings"]]) == (
+        1,
+        ["1 installed file edited after the install"],
+    )
+    (event,) = [item for item in answer["events"] if item["kind"] == "file.patched"]
+    assert event["end"] > answer["checkpoint"]["time"]
+
+
+def test_an_edit_in_a_copied_tree(saved: Stage) -> None:
+    """The dates of a copy are doubtful, its contents are not."""
+    with module(saved).open("a") as stream:
+        stream.write("# patched\n")
+    copy = saved.project / "copied"
+    subprocess.run(["cp", "-a", str(saved.venv), str(copy)], check=True)
+    code, answer = timeline(saved, "--python", str(copy))
+    assert (code, [item["title"] for item in answer["findings"]]) == (
+        1,
+        ["1 installed file edited after the install"],
+    )
+
+
+@pytest.mark.parametrize("command", [["chmod", "-R", "g+w"], ["cp", "-al"]])
+def test_what_moves_every_ctime_makes_no_file_suspect(saved: Stage, command: list[str]) -> None:
+    subprocess.run([*command, str(saved.venv), *([str(saved.root / "links")] if "cp" in command else [])], check=True)
+    assert timeline(saved)[0] == 0
+    assert timeline(saved)[1]["findings"] == []
+
+
+def test_a_file_that_was_touched_back_with_its_own_content(saved: Stage) -> None:
+    file = module(saved)
+    facts = file.stat()
+    file.write_bytes(file.read_bytes())
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert timeline(saved)[1]["findings"] == []
