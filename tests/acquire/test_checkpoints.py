@@ -280,3 +280,17 @@ def test_a_short_name_leads_to_one_checkpoint_alone(tmp_path: Path) -> None:
     short = [item for item in found if names[item.path] != item.path]
     assert all(match_name(found, names[item.path]) == (item,) for item in short)
     assert names[f"{tmp_path}/b/step_3"] == "step_3"
+
+
+def test_a_run_that_was_copied_without_its_times_is_told_once(tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        for step in range(1, 7):
+            path = tmp_path / run / f"step_{step}.pt"
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            os.utime(path, (2_000_000 - step * 10, 2_000_000 - step * 10))
+    found = find_checkpoints(LiveHost(), [str(tmp_path)])
+    assert len(found.disorder) == 10
+    told = found.disorder_told()
+    assert [name for name, _ in told] == ["step_2.pt", "step_2.pt"]
+    assert all(says.endswith("the order taken is the step's (and 4 more there)") for _, says in told)
