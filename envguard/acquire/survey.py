@@ -179,7 +179,7 @@ def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
     seen.checkpoints = find_checkpoints(host, request.checkpoint_roots, request.named)
     seen.unknown += seen.checkpoints.unknown
     # The order is the step's; what the times say against it is told, since every gap is counted from a time.
-    seen.unknown += [Unknown(f"time of {item.higher.name}", item.says) for item in seen.checkpoints.disorder]
+    seen.unknown += [Unknown(f"time of {name}", says) for name, says in seen.checkpoints.disorder_told()]
     if not seen.checkpoints.roots:
         seen.lacks("checkpoint", "none of the places to look in exists")
     found, shared = [], SharedPackages()

@@ -18,6 +18,9 @@ from envguard.cli.options import (
     open_session,
 )
 
+MOST_NOTES = 8
+"""Warnings that are told without -v: what thousands of checkpoints may be said to lack is longer than any screen."""
+
 
 def log(
     last: Annotated[
@@ -39,8 +42,10 @@ def log(
 
     screen = Screen(json, quiet, verbose, color)
     report, notes = history(open_places(open_session(python, checkpoints), no_live))
-    for note in notes:
+    for note in notes if verbose else notes[:MOST_NOTES]:
         screen.warn(note)
+    if len(notes) > MOST_NOTES and not verbose:
+        screen.warn(f"and {len(notes) - MOST_NOTES} more of these (-v)")
     if last is not None:
         report = msgspec.structs.replace(report, entries=report.entries[-last:])
     screen.answer(report, render(report, verbose=verbose > 0))

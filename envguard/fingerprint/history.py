@@ -35,7 +35,7 @@ def _checkpoints(places: Places, notes: list[str], unknown: list[Unknown]) -> It
     """A stamp that does not count gives no id: it says nothing of the time of saving."""
     found = places.checkpoints()
     unknown += found.unknown
-    notes += [item.says for item in found.disorder]
+    notes += [says for _, says in found.disorder_told()]
     names = short_names(found.found)
     for checkpoint in found.found:
         identity = None

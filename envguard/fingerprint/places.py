@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from envguard.acquire.runs.checkpoints import Checkpoint, Checkpoints, find_checkpoints
@@ -45,12 +45,19 @@ class Places:
     live: Callable[[], Fingerprint]
     baseline: str | None = None
     lock: str | None = None
+    found: Checkpoints | None = None
+    """What a look at `roots` found; None: each question is a look of its own."""
 
     def path(self, text: str) -> str:
         return posixpath.normpath(posixpath.join(self.start, _expanded(text, self.host)))
 
     def checkpoints(self) -> Checkpoints:
-        return find_checkpoints(self.host, self.roots)
+        return self.found if self.found is not None else find_checkpoints(self.host, self.roots)
+
+    def looked(self) -> Places:
+        """The same after one look, for whoever asks several times in a moment: a look may be a walk through hundreds
+        of thousands of files."""
+        return replace(self, found=self.checkpoints())
 
 
 def _expanded(text: str, host: Host) -> str:

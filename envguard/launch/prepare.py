@@ -99,7 +99,7 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     cache = Path(private) if private is not None else None
     filled = cache is not None and seed.is_filled(cache)
     # The reference first: where it had its compile caches is where the live side looks, too.
-    places = request.places(functools.cache(lambda: take_for_child(host, request, env, None, (), warn)))
+    places = request.places(functools.cache(lambda: take_for_child(host, request, env, None, (), warn))).looked()
     reference, missing = _reference(request, places)
     live = take_for_child(host, request, env, cache if filled else None, _witnesses(reference), warn)
     bundled = None if own else _bundled(host, request, env, reference)

@@ -191,8 +191,16 @@ def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
         events=shown,
         transactions=tuple(run for run in known.packages.transactions if run.id in told),
         findings=finding.finish(drafts, shown),
-        unknown=_unknown(survey, (*_beyond(survey, bounds), *known.unknown)),
+        unknown=_unknown(survey, (*_disordered(survey, checkpoint), *_beyond(survey, bounds), *known.unknown)),
     )
+
+
+def _disordered(survey: Survey, checkpoint: Checkpoint | None) -> tuple[Unknown, ...]:
+    """What the times of its files say against its step: every gap is counted from its time."""
+    if checkpoint is None:
+        return ()
+    pairs = [item for item in survey.checkpoints.disorder if checkpoint in (item.lower, item.higher)]
+    return tuple(Unknown(f"time of {checkpoint.name}", item.says) for item in pairs)
 
 
 def _beyond(survey: Survey, bounds: Bounds) -> tuple[Unknown, ...]:

@@ -30,7 +30,7 @@ class Sightings(Mapping[str, Sequence[Sighting]]):
     def __getitem__(self, name: str) -> Sequence[Sighting]:
         if name not in self._names:
             raise KeyError(name)
-        said = (record.sighting(name) for record in self._records)
+        said = (record.sighting(name) for record in self._records if name in record.named.packages)
         return [*(item for item in said if item is not None), *self._others.get(name, ())]
 
     def __iter__(self) -> Iterator[str]:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
+
 from envguard import clock
 from envguard.acquire.packages.archive_uses import ArchiveUse
 from envguard.acquire.packages.installs import Install
@@ -33,8 +35,7 @@ BEFORE_NS, AFTER_NS = 3 * S, S // 20
 removes before it installs."""
 
 
-@dataclass(frozen=True)
-class Version:
+class Version(msgspec.Struct, frozen=True):
     """A version as METADATA declares it, by which installers decide, and as the build itself says it.
 
     They differ for torch's wheels on PyPI: `2.11.0` and `2.11.0+cu130`.

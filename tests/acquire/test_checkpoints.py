@@ -309,3 +309,17 @@ def test_a_stamp_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
     (make(tmp_path / "run" / "best") / "envguard.json").write_text("{")
     (found,) = find(tmp_path).found
     assert (found.name, found.stamp_path) == ("best", f"{found.path}/envguard.json")
+
+
+def test_a_run_that_was_copied_without_its_times_is_told_once(tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        for step in range(1, 7):
+            path = tmp_path / run / f"step_{step}.pt"
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            os.utime(path, (2_000_000 - step * 10, 2_000_000 - step * 10))
+    found = find_checkpoints(LiveHost(), [str(tmp_path)])
+    assert len(found.disorder) == 10
+    told = found.disorder_told()
+    assert [name for name, _ in told] == ["step_2.pt", "step_2.pt"]
+    assert all(says.endswith("the order taken is the step's (and 4 more there)") for _, says in told)

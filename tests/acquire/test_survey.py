@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import Any
 
@@ -65,3 +66,17 @@ def test_every_witness_that_is_missing_says_why(torch_stage: Stage) -> None:
     assert {"wandb", "git", "pip-log", "train-log", "lock-file", "journal"} <= missing.keys()
     assert all(missing.values())
     assert build_timeline(seen, Bounds()).exit_code() == 0  # what is not there is a fact, what is refused is not
+
+
+def test_a_run_in_disorder_is_told_once_and_for_the_checkpoint_that_is_asked_about(torch_stage: Stage) -> None:
+    for step in range(1, 7):
+        path = torch_stage.checkpoints / f"step_{step}.pt"
+        path.touch()
+        os.utime(path, (2_000_000 - step * 10, 2_000_000 - step * 10))
+    seen = survey(LiveHost(), request(torch_stage))
+    told = [item.what for item in build_timeline(seen, Bounds()).unknown if "higher step" in item.why]
+    assert told == ["time of step_2.pt"]
+    asked = next(item for item in seen.checkpoints.found if item.name == "step_5.pt")
+    report = build_timeline(seen, Bounds(checkpoint=asked))
+    about = [item.why.partition(" has")[0] for item in report.unknown if item.what == "time of step_5.pt"]
+    assert about == ["step_5.pt", "step_6.pt"], "its own pairs are no part of the count that is told of the run"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,11 +16,12 @@ from envguard.acquire.runs.stamps import reference as checkpoint_reference
 from envguard.acquire.seam.host import LiveHost
 from envguard.errors import Error, InputError, UsageError
 from envguard.fingerprint.places import Places
-from envguard.fingerprint.reference import resolve, resolve_default, stamps_of_newest
+from envguard.fingerprint.reference import resolve, resolve_default, stamped, stamps_of_newest
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 from envguard.model.identity import sealed
 from envguard.state import journal
+from tests.counting import CountingHost
 from tests.fingerprint.made import fingerprint, package
 
 LIVE = fingerprint(package("transformers"))
@@ -320,3 +322,18 @@ def test_a_lock_that_is_configured_and_not_there(places: Places, tmp_path: Path)
     gone = Places(places.host, places.start, places.roots, places.state, places.live, None, str(tmp_path / "uv.lock"))
     with pytest.raises(InputError, match=r"uv\.lock"):
         resolve_default(gone)
+
+
+def test_places_that_have_looked_do_not_look_again(places: Places, tmp_path: Path) -> None:
+    """The gate of `launch` asks three times, and 3,000 sharded checkpoints are hundreds of thousands of files."""
+    for step in range(30):
+        make(tmp_path / "checkpoints" / f"step_{step}")
+    stamp(tmp_path / "checkpoints" / "step_29")
+    host = CountingHost()
+    looked = replace(places, host=host).looked()
+    walked = host.asked["stats"]
+    assert walked == 30
+    assert resolve_default(looked).label == "step_29"
+    assert [item.label for item in stamped(looked)] == ["step_29"]
+    assert len(looked.checkpoints().found) == 30
+    assert host.asked["stats"] - walked == 2, "only what is taken is looked at again, once for each that takes it"

@@ -94,6 +94,17 @@ class Checkpoints:
         """What names this one on a command line."""
         return checkpoint.path if checkpoint.path in self.by_path else short_name(checkpoint, self.found)
 
+    def disorder_told(self) -> list[tuple[str, str]]:
+        """(checkpoint, sentence) once a run directory: one that was copied without its times is in disorder
+        throughout, and a sentence for each pair would bury whatever else is to be said."""
+        by_run: dict[str, list[Disorder]] = {}
+        for item in self.disorder:
+            by_run.setdefault(item.higher.run_directory, []).append(item)
+        return [
+            (first.higher.name, f"{first.says} (and {more} more there)" if more else first.says)
+            for first, more in ((each[0], len(each) - 1) for each in by_run.values())
+        ]
+
     def runs(self) -> dict[str, tuple[Checkpoint, ...]]:
         """Checkpoints by run directory, each by step."""
         by_run: dict[str, list[Checkpoint]] = {}
