@@ -14,7 +14,7 @@ from envguard.fingerprint.rules import STARTUP_CODE
 from envguard.fingerprint.units import some_of
 from envguard.model.event import Event
 from envguard.model.evidence import Evidence
-from envguard.timeline.findings import Draft
+from envguard.timeline.findings import Draft, more
 from envguard.timeline.happening import end_of, make_event
 from envguard.timeline.records import Record
 
@@ -31,8 +31,8 @@ def startup_events(files: Iterable[StartupFile], copied: bool) -> Iterable[Event
             Evidence(witness="dist-info", path=posixpath.dirname(file.path), field="RECORD", value="none lists it"),
         )
         name = posixpath.basename(file.path)
-        how = "put here then with older times" if late else "last written then"
-        text = f"{name} {file.what} at every start of this Python and is of no package, {how}"
+        how = ", put here with older times" if late else ""
+        text = f"{name} {file.what} at every start of this Python and is of no package{how}"
         yield make_event("file.patched", file.path, at, None, text, evidence, confidence="strong")
 
 
@@ -58,9 +58,15 @@ def startup_findings(
         return []
     names = some_of([posixpath.basename(event.subject) for event in late])
     title = f"start-up code changed{f' after {checkpoint.name}' if checkpoint is not None else ''}: {names}"
-    says = "; ".join(event.summary for event in late[:4]) + "."
+    says = "; ".join(f"{event.summary} ({_when(event)})" for event in late[:4]) + f"{more(late, 4)}."
     against = f" {shlex.quote(ref)}" if ref is not None else ""
     caveat = (
         f"what it does to a run is not known: `envguard diff{against}` tells it apart from what the checkpoint had"
     )
     return [Draft((4, 0.0), title, says, (*((saved,) if saved is not None else ()), *late[:12]), (caveat,))]
+
+
+def _when(event: Event) -> str:
+    if event.kind == "file.deleted":
+        return f"seen at {event.time}, gone by {event.end}"
+    return f"{'born' if event.evidence[0].field == 'btime' else 'last written'} at {event.time}"
