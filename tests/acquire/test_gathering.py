@@ -113,6 +113,25 @@ def test_no_part_of_a_secret_stays(line: str) -> None:
     assert b"ter2hunter2" not in sanitised_file("/x.cfg", line.encode())
 
 
+@pytest.mark.parametrize("reach", [(16, 0), (64, 0), (1000, 0), (64, -200), (None, -64)])
+def test_no_edge_of_a_piece_leaves_half_a_secret(reach: tuple[int | None, int], tmp_path: Path) -> None:
+    """A long log is read in pieces: what one ends with and the next begins with are no secrets by their looks."""
+    limit, first = reach
+    secret = b"hf_" + bytes(range(ord("a"), ord("z") + 1)) + b"0123456789"
+    for shift in range(0, 80, 3):
+        path = tmp_path / f"{shift}.log"
+        path.write_bytes(b"." * shift + b" token=" + secret + b" end\n" + b"." * 150)
+        size, live = path.stat().st_size, RecordingHost(LiveHost())
+        whole = path.read_bytes()
+        for offset in range(0, size, limit) if limit is not None and first >= 0 else [first]:
+            start = offset if offset >= 0 else size + offset
+            piece = live.read(str(path), limit, offset)
+            assert piece == whole[start : size if limit is None else start + limit]
+            assert len(BundleHost(live.record, "").read(str(path), limit, offset)) == len(piece)
+        kept = b"|".join(live.record.contents[name] for name in live.record.contents)
+        assert not any(secret[at : at + 4] in kept for at in range(len(secret) - 3))
+
+
 def test_hashes_that_look_like_tokens_are_left_alone() -> None:
     record = b"torch/a.py,sha256=sk-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF,12\n"
     assert sanitised_file("/site/torch-2.dist-info/RECORD", record) is record

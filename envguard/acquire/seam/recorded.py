@@ -11,7 +11,10 @@ from typing import Any
 from envguard.acquire.seam import bundle
 from envguard.acquire.seam.host import Host, NotRecorded
 from envguard.acquire.seam.record import INODE_BITS, PATHLESS, Node, RawStat, Record
-from envguard.acquire.seam.sanitise import sanitised
+from envguard.acquire.seam.sanitise import sanitised, sanitised_piece
+
+EDGE = 4096
+"""Bytes that are looked at before and after a part of a file: a secret that the part cuts is longer than its rest."""
 
 
 class RecordingHost(Host):
@@ -27,21 +30,40 @@ class RecordingHost(Host):
 
     def call(self, operation: str, *arguments: Any) -> Any:
         try:
+            if operation == "read":
+                return self._read(*arguments)
             value = self.inner.call(operation, *arguments)
         except OSError as error:
             self.record.learn_error(operation, arguments, error)
             raise
-        if operation == "read" and (arguments[0] in self.left_out or not self._keeps(arguments[0], value)):
-            return value
-        kept = sanitised(operation, arguments, value)
-        before = self.record.contents.total
-        self.record.learn(operation, arguments, kept)
-        if operation == "read":
-            self._kept[arguments[0]] = self._kept.get(arguments[0], 0) + self.record.contents.total - before
-            if kept is not value and self.record.node(arguments[0]).content is not None:
-                # What is kept is not what is there: a reader that asks for the digest must get the file's own.
-                self.record.node(arguments[0]).digest = hashlib.sha256(value).hexdigest()
+        self.record.learn(operation, arguments, sanitised(operation, value))
         return value
+
+    def _read(self, path: str, limit: int | None = None, offset: int = 0) -> bytes:
+        before, value, after = self._with_its_edges(path, limit, offset)
+        if path in self.left_out or not self._keeps(path, value):
+            return value
+        kept = sanitised_piece(path, before, value, after)
+        held = self.record.contents.total
+        self.record.learn("read", (path, limit, offset), kept)
+        self._kept[path] = self._kept.get(path, 0) + self.record.contents.total - held
+        if kept is not value and self.record.node(path).content is not None:
+            # What is kept is not what is there: a reader that asks for the digest must get the file's own.
+            self.record.node(path).digest = hashlib.sha256(value).hexdigest()
+        return value
+
+    def _with_its_edges(self, path: str, limit: int | None, offset: int) -> tuple[bytes, bytes, bytes]:
+        """What was asked for, between what stands before and after it."""
+        # Of the first bytes of ten thousand files no kilobytes are fetched from a far machine.
+        edge = EDGE if limit is None else min(EDGE, 16 * limit)
+        if offset < 0:
+            wide: bytes = self.inner.call("read", path, None, offset - edge)
+            left = max(0, len(wide) + offset)
+        else:
+            left = min(edge, offset)
+            wide = self.inner.call("read", path, None if limit is None else left + limit + edge, offset - left)
+        end = len(wide) if limit is None else left + limit
+        return wide[:left], wide[left:end], wide[end : end + edge]
 
     def _keeps(self, path: str, data: bytes) -> bool:
         """Whether the bundle has room for more of a file; one for which it has none is left out as a whole, since

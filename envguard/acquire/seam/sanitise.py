@@ -26,17 +26,27 @@ _NUMBER = re.compile(rb"[-+0-9.eE_]+")
 _HISTORIES = (".bash_history", ".zsh_history", "fish_history")
 
 
-def sanitised(operation: str, arguments: tuple[Any, ...], value: Any) -> Any:
-    """An answer as a bundle may keep it; the very same object where there is nothing to hide."""
-    if operation == "read":
-        return sanitised_file(arguments[0], value)
+def sanitised(operation: str, value: Any) -> Any:
+    """An answer other than bytes of a file as a bundle may keep it; the very same object where there is nothing to
+    hide."""
     if operation == "query":
         return {**value, "out": without_secrets(value["out"]), "err": without_secrets(value["err"])}
     return value
 
 
+def sanitised_piece(path: str, before: bytes, data: bytes, after: bytes) -> bytes:
+    """A part of a file; what stands `before` and `after` it shows a secret that its edges cut for what it is."""
+    if posixpath.basename(path) in _HISTORIES:
+        return sanitised_file(path, data)
+    around = before + data + after
+    hidden = sanitised_file(path, around)
+    kept = hidden[len(before) : len(before) + len(data)]
+    return data if hidden is around or kept == data else kept
+
+
 def sanitised_file(path: str, data: bytes) -> bytes:
-    """A file's bytes; of a shell history only the telling lines, the others blanked."""
+    """A file's bytes, the very same object where there is nothing to hide; of a shell history only the telling lines,
+    the others blanked."""
     name = posixpath.basename(path)
     if name == "RECORD":
         return data  # hashes in base64, among which some look like a token sooner or later, and nothing else
