@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trainer.config import load_config
-from trainer.errors import ConfigError, TrainerError, exit_code
+from trainer.errors import ConfigError, exit_code, is_expected, message
 
 app = typer.Typer(
     name="trainer",
@@ -122,9 +122,11 @@ def inspect(config: ConfigPath, overrides: Overrides = None) -> None:
 
 
 def main() -> None:
-    """Runs the command line; a TrainerError or what the system refuses ends it with one message and an exit code."""
+    """Runs the command line; what is expected to fail ends it with one message and an exit code."""
     try:
         app()
-    except (TrainerError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:
+        if not is_expected(error):
+            raise
+        print(f"error: {message(error)}", file=sys.stderr)
         raise SystemExit(exit_code(error)) from error

@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from trainer import checkpoint
 from trainer.config import Config
-from trainer.errors import ConfigError, RankFailed, exit_code, is_expected
+from trainer.errors import ConfigError, RankFailed, exit_code, is_expected, message
 from trainer.process import catch_stop
 from trainer.resume import Start
 from trainer.source import Facts, LocalSource, Plan, open_local
@@ -140,7 +140,8 @@ def run_rank(config: Config, start: Start, place: Place) -> int:
             error = RankFailed(f"the connection to the other ranks broke: {raised}")
         if (told := watch.fail(error)) is not None:
             error = RankFailed(told)
-        logger.error("rank %d: %s: %s", place.rank, type(error).__name__, error, exc_info=not is_expected(error))
+        says = f"{type(error).__name__}: {message(error)}"
+        logger.error("rank %d: %s", place.rank, says, exc_info=not is_expected(error))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         # Threads may be stuck in messages from ranks that are gone, and no exit handler must wait for them.
@@ -155,6 +156,8 @@ def connected() -> Iterator[None]:
     """RankFailed where a collective meets another rank's end, which is a mere RuntimeError over gloo."""
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         raise RankFailed(f"the connection to the other ranks broke: {error}") from error
 

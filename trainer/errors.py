@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 
 class TrainerError(Exception):
@@ -42,8 +43,22 @@ class RankFailed(TrainerError):
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether the message is enough: a fault of ours, what the system refuses, or Ctrl-C."""
-    return isinstance(error, (TrainerError, OSError, KeyboardInterrupt))
+    """Whether the message is enough: a fault of ours, what system or device refuses, or Ctrl-C."""
+    return isinstance(error, (TrainerError, OSError, KeyboardInterrupt)) or _is_out_of_memory(error)
+
+
+def message(error: BaseException) -> str:
+    """What the user reads of it."""
+    if _is_out_of_memory(error):
+        hint = "smaller data.token_budget or model.anchors take less; `train --dry-run` says what takes how much"
+        return f"{error}\n{hint}"
+    return str(error)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # Whoever has torch's error has imported torch; the command line must not, for an error in the configuration.
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.OutOfMemoryError)
 
 
 def exit_code(error: BaseException) -> int:

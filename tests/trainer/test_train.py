@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.runs import curve, log_of, small_config, train_here, uneven_rows, write_text
-from trainer import checkpoint, step
+from trainer import checkpoint, cli, step
 from trainer.checkpoint import list_checkpoints
 from trainer.config import build_config
+from trainer.distributed import connected
 from trainer.dryrun import sizes_of
 from trainer.loss import Totals, block_loss
 
@@ -35,6 +37,22 @@ def test_overfits_a_few_documents_and_drafts_more_than_one_token(tmp_path: Path)
     assert sum(line["acceptance_length"] for line in last) / 20 > 1.5
     assert all(line["attention"] == "sdpa" for line in lines)
     assert all(line["recompiles"] == 0 for line in lines)
+
+
+def test_a_device_without_the_memory_is_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(cli, "app", full)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, said[0]) == (1, "error: CUDA out of memory. Tried to allocate 20.00 GiB.")
+    assert "data.token_budget" in said[1]
+    with pytest.raises(torch.OutOfMemoryError), connected():  # no broken connection
+        full()
 
 
 def test_no_step_takes_the_time_of_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
