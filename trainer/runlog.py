@@ -5,6 +5,7 @@ After a resume the steps since the checkpoint are run and logged again; the late
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +13,7 @@ import msgspec
 
 from trainer.config import Config
 from trainer.errors import ConfigError
-from trainer.files import cut_torn_line, naming
+from trainer.files import cut_torn_line, naming, write_text
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,16 +120,20 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Scalars for W&B (extra ``wandb``)."""
+    """Scalars for W&B (extra ``wandb``), a resumed run's under the id of what it goes on with."""
 
-    def __init__(self, directory: Path, project: str, config: Config) -> None:
+    def __init__(self, directory: Path, project: str, config: Config, *, resumed: bool) -> None:
         try:
             import wandb
         except ImportError as error:
             raise ConfigError("log.wandb needs its package: pip install wandb") from error
+        kept = directory / "wandb-run-id"
+        # An id that the environment names goes before: W&B takes it where none is given.
+        known = kept.read_text() if resumed and kept.exists() and "WANDB_RUN_ID" not in os.environ else None
         self._run = wandb.init(
-            project=project, dir=str(directory), config=msgspec.to_builtins(config), resume="allow"
+            project=project, dir=str(directory), config=msgspec.to_builtins(config), id=known, resume="allow"
         )
+        write_text(kept, self._run.id)
 
     def write(self, record: StepRecord) -> None:
         """Logs every number of the record."""
@@ -155,5 +160,5 @@ def open_sinks(config: Config, directory: Path, step: int) -> list[Sink]:
     if config.log.tensorboard:
         sinks.append(TensorBoard(directory / "tensorboard", step + 1))
     if config.log.wandb:
-        sinks.append(WeightsAndBiases(directory, config.log.wandb_project, config))
+        sinks.append(WeightsAndBiases(directory, config.log.wandb_project, config, resumed=step > 0))
     return [JsonLines(directory / config.log.jsonl), *sinks]

@@ -7,6 +7,8 @@ import resource
 import sys
 from datetime import UTC
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -71,6 +73,25 @@ def test_a_missing_extra_is_named(tmp_path: Path, name: str, monkeypatch: pytest
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=f"log.{name} needs its package: pip install {name}"):
         open_sinks(build_config({"log": {name: True}}), tmp_path, step=0)
+
+
+def test_a_resumed_run_goes_on_in_its_wandb_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B resumes the run that an id names; without one it begins another, whatever `resume` says."""
+    asked: list[str | None] = []
+
+    def init(**settings: Any) -> SimpleNamespace:
+        asked.append(settings["id"])
+        return SimpleNamespace(id=settings["id"] or f"run{len(asked)}", finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
+    config = build_config({"log": {"wandb": True}})
+    for step in (0, 7, 9, 0, 3):
+        for sink in open_sinks(config, tmp_path, step):
+            sink.close()
+    monkeypatch.setenv("WANDB_RUN_ID", "mine")
+    open_sinks(config, tmp_path, 5)[0].close()
+    assert asked == [None, "run1", "run1", None, "run4", None]
 
 
 def test_a_torn_line_is_cut_off_and_whole_ones_are_kept(tmp_path: Path) -> None:
