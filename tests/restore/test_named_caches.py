@@ -108,7 +108,8 @@ def test_the_run_s_cache_comes_back_to_its_own_path_beside_the_one_in_use(
         assert folder.stat().st_mode & 0o077 in (0, 0o044), folder
     assert json.loads((run / "envguard.json").read_bytes())["path"] == str(run)
     text = journal.journal_file(swapped.state, LiveHost().machine().host).read_bytes()
-    told = [entry for entry in journal.entries(text) if entry is not None and entry["kind"] == "compile_cache"]
+    entries = [journal.entry(line) for line in text.splitlines()]
+    told = [entry for entry in entries if entry is not None and entry["kind"] == "compile_cache"]
     assert [(entry["path"], entry["files"]) for entry in told] == [(str(run), 4)]
     assert "a warm start" in bring(swapped, target)[0]
 
