@@ -253,7 +253,8 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     drafts += run_findings.fall_findings(changes, known.events)
     drafts += run_findings.crash_findings(known.events, since)
     drafts += run_findings.loss_findings(survey.train_logs, known.events, since)
-    drafts += startup_findings(known.startup, of_checkpoint, saved, since, ref)
+    told_by = ref if of_checkpoint is not None and _is_stamped(survey, of_checkpoint) else None
+    drafts += startup_findings(known.startup, of_checkpoint, saved, since, told_by)
     # What was emptied has a finding of its own, and is no edit; nor is what no package put there.
     own = {event.id for event in (*(loss.event for loss in known.losses), *known.startup)}
     drafts += finding.edit_findings([event for event in known.events if event.id not in own], since)

@@ -49,20 +49,24 @@ def gone_events(files: Iterable[StartupFile], records: Sequence[Record], now_ns:
 
 
 def startup_findings(
-    events: Sequence[Event], checkpoint: Checkpoint | None, saved: Event | None, since: float | None, ref: str | None
+    events: Sequence[Event],
+    checkpoint: Checkpoint | None,
+    saved: Event | None,
+    since: float | None,
+    stamped: str | None,
 ) -> list[Draft]:
     """One for all that came, went or were written after `since` (s). Without a moment there is nothing to say: most
-    environments have such a file, and it works as it should."""
+    environments have such a file, and it works as it should. `stamped` names the checkpoint where its stamp says what
+    it had."""
     late = [event for event in events if since is not None and end_of(event) >= since]
     if not late:
         return []
     names = some_of([posixpath.basename(event.subject) for event in late])
     title = f"start-up code changed{f' after {checkpoint.name}' if checkpoint is not None else ''}: {names}"
     says = "; ".join(f"{event.summary} ({_when(event)})" for event in late[:4]) + f"{more(late, 4)}."
-    against = f" {shlex.quote(ref)}" if ref is not None else ""
-    caveat = (
-        f"what it does to a run is not known: `envguard diff{against}` tells it apart from what the checkpoint had"
-    )
+    caveat = "what it does to a run is not known"
+    if stamped is not None:
+        caveat += f": `envguard diff {shlex.quote(stamped)}` tells it apart from what the checkpoint had"
     return [Draft((4, 0.0), title, says, (*((saved,) if saved is not None else ()), *late[:12]), (caveat,))]
 
 

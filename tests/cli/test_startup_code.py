@@ -63,8 +63,12 @@ def test_it_comes(stage: Stage) -> None:
     assert str(stage.site / "sitecustomize.py") in drift["why"]
     code, (finding,) = timeline(stage)
     assert (code, finding["title"]) == (1, "start-up code changed after step_10: sitecustomize.py")
+    assert "`envguard diff step_10` tells it apart" in finding["caveats"][0]
     assert "is imported at every start of this Python and is of no package" in finding["says"]
     assert stage.envguard("launch", "--against", "step_10", "--", str(stage.python), "-c", "").returncode == 78
+    (stage.checkpoints / "step_10" / "envguard.json").unlink()
+    _, (finding,) = timeline(stage)
+    assert finding["caveats"] == ["what it does to a run is not known"], "no stamp says what it had"
 
 
 @pytest.mark.parametrize(("name", "subject"), [("sitecustomize.py", "sitecustomize"), ("hook.pth", "hook.pth")])
