@@ -15,9 +15,9 @@ from envguard.model.evidence import Confidence
 from envguard.restore.wanted import Target, Wanted
 from envguard.timeline.known import told_at
 from envguard.timeline.moments import Before, Untouched
-from envguard.timeline.packages import Swap
-from envguard.timeline.previous import Previous
-from envguard.timeline.restored import Restored
+from envguard.timeline.packages.package_events import Swap
+from envguard.timeline.packages.previous import Previous
+from envguard.timeline.packages.restored import Restored
 
 
 def from_survey(reference: str, checkpoint: Checkpoint, survey: Survey, why_no_stamp: str) -> Target:

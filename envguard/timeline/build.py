@@ -13,33 +13,38 @@ from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
 from envguard.model.event import LOST, SINCE, UNREAD_STAMP, Event, TimelineReport
 from envguard.model.evidence import Unknown
-from envguard.timeline import code_events, log_events, run_findings, system_events
-from envguard.timeline import findings as finding
-from envguard.timeline.cache_clearings import clearing_events
-from envguard.timeline.clock import FUTURE_S, weigh
-from envguard.timeline.code_findings import code_findings
-from envguard.timeline.cut_short_findings import cut_short_findings, own_events, to_tell
-from envguard.timeline.departure_findings import departure_findings
-from envguard.timeline.elsewhere_findings import elsewhere_findings
-from envguard.timeline.events import checkpoint_events, checkpoint_view, stale_events
-from envguard.timeline.foundation import Foundation, foundation_findings, read_foundation
-from envguard.timeline.happening import end_of, in_order, start_of
-from envguard.timeline.hints import read_hints
-from envguard.timeline.inferred import Departure, inferred_swaps, read_departures
-from envguard.timeline.input_findings import input_findings
-from envguard.timeline.log_events import RateChange
-from envguard.timeline.lost_events import Loss, read_losses
-from envguard.timeline.lost_findings import Asked, loss_findings, sound_in
-from envguard.timeline.packages import Packages, read_packages
+from envguard.timeline.events import code as code_events
+from envguard.timeline.events import logs as log_events
+from envguard.timeline.events import system as system_events
+from envguard.timeline.events.cache_clearings import clearing_events
+from envguard.timeline.events.checkpoints import checkpoint_events, checkpoint_view, stale_events
+from envguard.timeline.events.clock import FUTURE_S, weigh
+from envguard.timeline.events.happening import end_of, in_order, start_of
+from envguard.timeline.events.logs import RateChange
+from envguard.timeline.events.losses import Loss, read_losses
+from envguard.timeline.findings import runs as run_findings
+from envguard.timeline.findings.code import code_findings
+from envguard.timeline.findings.cut_short import cut_short_findings, own_events, to_tell
+from envguard.timeline.findings.departures import departure_findings
+from envguard.timeline.findings.draft import Draft, finish
+from envguard.timeline.findings.elsewhere import elsewhere_findings
+from envguard.timeline.findings.foundation import Foundation, foundation_findings, read_foundation
+from envguard.timeline.findings.inputs import input_findings
+from envguard.timeline.findings.losses import Asked, loss_findings, sound_in
+from envguard.timeline.findings.others import driver_findings, edit_findings, stale_findings
+from envguard.timeline.findings.removals import removal_findings
+from envguard.timeline.findings.startup import gone_events, startup_events, startup_findings
+from envguard.timeline.findings.swaps import counts, swap_findings
+from envguard.timeline.packages.hints import read_hints
+from envguard.timeline.packages.inferred import Departure, inferred_swaps, read_departures
+from envguard.timeline.packages.package_events import Packages, read_packages
+from envguard.timeline.packages.records import Record, own_records, read_records
+from envguard.timeline.packages.removals import Present
+from envguard.timeline.packages.requirements import Graph, build_graph
+from envguard.timeline.packages.restored import read_restored
+from envguard.timeline.packages.sightings import Sightings, read_sightings
+from envguard.timeline.rates.throughput import read_throughput
 from envguard.timeline.reach import out_of_reach
-from envguard.timeline.records import Record, own_records, read_records
-from envguard.timeline.removal_findings import removal_findings
-from envguard.timeline.removals import Present
-from envguard.timeline.requirements import Graph, build_graph
-from envguard.timeline.restored import read_restored
-from envguard.timeline.sightings import Sightings, read_sightings
-from envguard.timeline.startup import gone_events, startup_events, startup_findings
-from envguard.timeline.throughput import read_throughput
 
 SLACK_S = 0.001
 
@@ -190,7 +195,7 @@ def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
         checkpoint=checkpoint_view(checkpoint, _is_stamped(survey, checkpoint)) if checkpoint else None,
         events=shown,
         transactions=tuple(run for run in known.packages.transactions if run.id in told),
-        findings=finding.finish(drafts, shown),
+        findings=finish(drafts, shown),
         unknown=_unknown(survey, (*_disordered(survey, checkpoint), *_beyond(survey, bounds), *known.unknown)),
     )
 
@@ -233,22 +238,22 @@ def _no_stamp(survey: Survey, checkpoint: Checkpoint) -> tuple[Unknown, ...]:
     return (Unknown(f"{SINCE}{checkpoint.name}", f"{UNREAD_STAMP}{why.removeprefix('the stamp ')}"),)
 
 
-def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[finding.Draft]:
+def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[Draft]:
     since, until = bounds.start, bounds.until
     of_checkpoint = bounds.checkpoint
     ref = survey.checkpoints.reference(of_checkpoint) if of_checkpoint is not None else None
     drafts = elsewhere_findings(survey, of_checkpoint, saved)
     drafts += foundation_findings(known.foundation, of_checkpoint, saved, since, ref)
-    drafts += finding.swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref)
-    told = {swap.group.id for swap in known.packages.swaps if finding.counts(swap)}
+    drafts += swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref)
+    told = {swap.group.id for swap in known.packages.swaps if counts(swap)}
     drafts += removal_findings(known.packages, of_checkpoint, saved, since, told)
     drafts += departure_findings(known.departures, of_checkpoint, saved, since, ref)
     asked = _asked(survey, known, bounds, saved, ref) if known.losses or known.cut_short else None
     if asked is not None:
         drafts += loss_findings(known.losses, known.events, asked)
         drafts += cut_short_findings(known.cut_short, known.packages, known.events, asked)
-    drafts += finding.stale_findings(known.events)
-    drafts += finding.driver_findings(system_events.driver_mismatch(survey.driver), known.events)
+    drafts += stale_findings(known.events)
+    drafts += driver_findings(system_events.driver_mismatch(survey.driver), known.events)
     changes = [change for change in known.changes if since is None or change.first_bad_ns / clock.NS >= since]
     drafts += run_findings.fall_findings(changes, known.events)
     drafts += run_findings.crash_findings(known.events, since)
@@ -257,7 +262,7 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     drafts += startup_findings(known.startup, of_checkpoint, saved, since, told_by)
     # What was emptied has a finding of its own, and is no edit; nor is what no package put there.
     own = {event.id for event in (*(loss.event for loss in known.losses), *known.startup)}
-    drafts += finding.edit_findings([event for event in known.events if event.id not in own], since)
+    drafts += edit_findings([event for event in known.events if event.id not in own], since)
     stamp = _stamp_of(survey, of_checkpoint) if of_checkpoint is not None else None
     stamped = stamp.fingerprint if stamp is not None and stamp.counts and stamp.path not in survey.elsewhere else None
     drafts += input_findings(survey, known.events, of_checkpoint, stamped, saved, ref)

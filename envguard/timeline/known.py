@@ -13,12 +13,12 @@ from envguard.fingerprint.partial import Known, Recalled
 from envguard.fingerprint.places import Reference
 from envguard.fingerprint.rules import is_torch_stack
 from envguard.timeline.build import departures_of, packages_of
-from envguard.timeline.code_events import edit_proofs
+from envguard.timeline.events.code import edit_proofs
 from envguard.timeline.moments import Before, Untouched, changed_since
-from envguard.timeline.packages import Packages
+from envguard.timeline.packages.package_events import Packages
+from envguard.timeline.packages.records import own_records, read_records
+from envguard.timeline.packages.restored import read_restored
 from envguard.timeline.reach import out_of_reach
-from envguard.timeline.records import own_records, read_records
-from envguard.timeline.restored import read_restored
 
 
 @dataclass(frozen=True)

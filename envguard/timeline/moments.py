@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from envguard import clock
 from envguard.model.evidence import Evidence
-from envguard.timeline.packages import Swap
-from envguard.timeline.removals import Removal
-from envguard.timeline.restored import Restored
+from envguard.timeline.packages.package_events import Swap
+from envguard.timeline.packages.removals import Removal
+from envguard.timeline.packages.restored import Restored
 
 SAME_MOMENT_NS = clock.NS // 1000
 """A saving time goes through ISO text to the microsecond."""

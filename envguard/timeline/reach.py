@@ -6,8 +6,8 @@ from __future__ import annotations
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
-from envguard.timeline.events import is_copy
-from envguard.timeline.records import own_records, read_records
+from envguard.timeline.events.checkpoints import is_copy
+from envguard.timeline.packages.records import own_records, read_records
 
 
 def out_of_reach(survey: Survey, checkpoint: Checkpoint) -> str | None:

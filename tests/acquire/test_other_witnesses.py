@@ -29,9 +29,9 @@ from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Driver
 from envguard.model.identity import sealed
 from envguard.state import journal
-from envguard.timeline.code_events import git_events
-from envguard.timeline.findings import driver_findings
-from envguard.timeline.system_events import cache_events, driver_mismatch, own_events
+from envguard.timeline.events.code import git_events
+from envguard.timeline.events.system import cache_events, driver_mismatch, own_events
+from envguard.timeline.findings.others import driver_findings
 from tests.fingerprint.made import fingerprint, package
 
 ZONE = Zone(UTC, "test")

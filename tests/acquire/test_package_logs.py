@@ -11,7 +11,7 @@ from envguard.acquire.machine.zone import Zone
 from envguard.acquire.seam.recorded import BundleHost
 from envguard.clock import NS
 from envguard.model.evidence import Unknown
-from envguard.timeline.system_events import package_events
+from envguard.timeline.events.system import package_events
 from tests.incidents.paper_machine import PaperMachine
 
 BERLIN = Zone(ZoneInfo("Europe/Berlin"), "test")

@@ -18,9 +18,9 @@ from envguard.acquire.runs.train_log import TrainLog, read_train_log
 from envguard.acquire.runs.wandb_runs import read_wandb_runs
 from envguard.acquire.seam.host import LiveHost
 from envguard.config import LogFields
-from envguard.timeline.log_events import crash_events, loss_event, throughput_events
-from envguard.timeline.run_findings import loss_findings
-from envguard.timeline.throughput import read_throughput
+from envguard.timeline.events.logs import crash_events, loss_event, throughput_events
+from envguard.timeline.findings.runs import loss_findings
+from envguard.timeline.rates.throughput import read_throughput
 
 ZONE = Zone(UTC, "test")
 BASE = 1_779_100_000

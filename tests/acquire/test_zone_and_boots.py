@@ -15,8 +15,8 @@ from envguard.clock import NS
 from envguard.errors import UsageError
 from envguard.model.evidence import Evidence
 from envguard.timeline.asked import parse_kinds, parse_time
-from envguard.timeline.clock import weigh
-from envguard.timeline.happening import make_event
+from envguard.timeline.events.clock import weigh
+from envguard.timeline.events.happening import make_event
 
 BERLIN = Zone(ZoneInfo("Europe/Berlin"), "test")
 

@@ -20,7 +20,7 @@ from envguard.restore import service
 from envguard.restore.compile_cache import misfit
 from envguard.restore.keeping import keep_cache
 from envguard.restore.vault import CacheManifest, Vault
-from envguard.timeline.system_events import cache_events
+from envguard.timeline.events.system import cache_events
 from tests.caches import tag_of, write_cache
 from tests.restore.conftest import Swapped, tree
 

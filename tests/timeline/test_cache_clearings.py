@@ -20,8 +20,8 @@ from envguard.demo.stage import Stage
 from envguard.model.event import Event
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import CompileCache
-from envguard.timeline.cache_clearings import clearing_events
-from envguard.timeline.happening import end_of, start_of
+from envguard.timeline.events.cache_clearings import clearing_events
+from envguard.timeline.events.happening import end_of, start_of
 from tests.acquire.made_up import MadeUp
 from tests.caches import cache_of_step_4
 from tests.fingerprint.made import cache, fingerprint, replace

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from envguard.timeline.changepoints import change_points, pelt
+from envguard.timeline.rates.changepoints import change_points, pelt
 
 
 def level(rate: float, rows: int, spread: float, seed: int = 0) -> list[float]:

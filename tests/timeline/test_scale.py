@@ -7,10 +7,10 @@ from typing import Any
 
 from envguard.acquire.packages.installs import Install
 from envguard.model.evidence import Evidence
-from envguard.timeline.inferred import inferred_swaps
-from envguard.timeline.packages import Packages, read_packages
-from envguard.timeline.previous import Sighting, by_name, previous_builds
-from envguard.timeline.transactions import Version
+from envguard.timeline.packages.inferred import inferred_swaps
+from envguard.timeline.packages.package_events import Packages, read_packages
+from envguard.timeline.packages.previous import Sighting, by_name, previous_builds
+from envguard.timeline.packages.transactions import Version
 from tests.counting import function_calls
 from tests.timeline.test_transactions import at, made, runs
 

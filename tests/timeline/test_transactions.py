@@ -6,9 +6,9 @@ import pytest
 
 from envguard.acquire.packages.installs import Install
 from envguard.clock import NS
-from envguard.timeline.previous import Sighting, previous_builds
-from envguard.timeline.requirements import Graph, build_graph
-from envguard.timeline.transactions import Group, Version, change_of, group_installs, roots_of
+from envguard.timeline.packages.previous import Sighting, previous_builds
+from envguard.timeline.packages.requirements import Graph, build_graph
+from envguard.timeline.packages.transactions import Group, Version, change_of, group_installs, roots_of
 
 MARKERS = {
     "implementation_name": "cpython", "implementation_version": "3.12.3", "os_name": "posix",

@@ -23,17 +23,17 @@ from envguard.model.event import (
 from envguard.model.evidence import Evidence, Unknown
 from envguard.report.timeline import render
 from envguard.restore.witnesses import also_named, from_packages
-from envguard.timeline.causes import LOADED
-from envguard.timeline.findings import why
-from envguard.timeline.happening import make_event
-from envguard.timeline.inferred import inferred_swaps
-from envguard.timeline.log_events import RateChange
-from envguard.timeline.old_build import way_back
-from envguard.timeline.packages import Packages
-from envguard.timeline.previous import Previous, Sighting, by_name
-from envguard.timeline.run_findings import fall_findings
-from envguard.timeline.throughput import Segment
-from envguard.timeline.transactions import Version
+from envguard.timeline.events.happening import make_event
+from envguard.timeline.events.logs import RateChange
+from envguard.timeline.findings.old_build import way_back
+from envguard.timeline.findings.runs import fall_findings
+from envguard.timeline.findings.swaps import why
+from envguard.timeline.packages.inferred import inferred_swaps
+from envguard.timeline.packages.package_events import Packages
+from envguard.timeline.packages.previous import Previous, Sighting, by_name
+from envguard.timeline.packages.transactions import Version
+from envguard.timeline.rates.causes import LOADED
+from envguard.timeline.rates.throughput import Segment
 from tests.fingerprint.made import fingerprint, replace
 
 S = 1_000_000_000

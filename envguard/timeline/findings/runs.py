@@ -1,0 +1,181 @@
+"""Findings about runs: falls of throughput with their ranked causes, crashes, losses that are no numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envguard import clock
+from envguard.acquire.runs.train_log import TrainLog
+from envguard.fingerprint.units import counted
+from envguard.model.event import Event
+from envguard.timeline.events.happening import end_of, start_of
+from envguard.timeline.events.logs import NO_NUMBER, RateChange, baseline_text
+from envguard.timeline.findings.draft import Draft
+from envguard.timeline.rates.causes import LOADED, Cause, candidates
+from envguard.timeline.rates.throughput import rate_text
+
+SHOWN = 6
+MOST_FINDINGS = 6
+FELL = 0.9
+BEFORE_CRASH_S = 7 * 86400.0
+SPEAKS_AGAINST = {
+    "data.changed": "the data changed too, and other lengths alone change tok/s: {summary}",
+    "compile_cache.cleared": "the compile cache vanished too, and a cold start compiles all anew: {summary}",
+    "compile_cache.created": "the compile cache is no older than that, and a cold start compiles all anew: {summary}",
+    "code.changed": "the code was changed too: {summary}",
+    "code.commit": "the code was changed too: {summary}",
+    "file.patched": "an installed file was patched too: {summary}",
+    "config.changed": "settings were changed too, which alone changes tok/s: {summary}",
+    "package.replaced": "{subject} was replaced too: {from_} → {to}",
+    "package.removed": "{subject} was removed too",
+    "system.driver": "the driver changed too: {summary}",
+    "system.boot": "the machine was booted between",
+    "system.packages": "system packages changed too: {summary}",
+}
+
+
+def fall_findings(changes: Sequence[RateChange], events: Sequence[Event]) -> list[Draft]:
+    """One finding a fall of throughput; of many the deepest."""
+    falls = sorted((change for change in changes if change.factor < FELL), key=lambda change: change.factor)
+    return [_fall(change, candidates(change, events)) for change in falls[:MOST_FINDINGS]]
+
+
+def _fall(change: RateChange, causes: list[Cause]) -> Draft:
+    log = change.log
+    title = f"throughput fell from {rate_text(change.before.rate)} to {rate_text(change.after.rate)}"
+    title += " with a new run" if change.restarted else f" at step {log.step[change.after.first]}"
+    apart = clock.span((change.first_bad_ns - change.window_ns) / clock.NS)
+    window = (
+        f"the {apart} from the start of the good run to the first bad line"
+        if change.restarted
+        else f"the {apart} between the last good line and the first bad one"
+    )
+    says = [f"Before: {baseline_text(log, change.before)}, steady over {change.before.rows:,} lines."]
+    felt = [cause for cause in causes if change.restarted or cause.event.kind not in LOADED]
+    causes = [*felt, *(cause for cause in causes if cause not in felt)]
+    if felt:
+        says.append(f"Likeliest cause among what changed in {window}: {felt[0].event.summary}.")
+    elif causes:
+        says.append(f"What is known to have changed in {window} is nothing that a running process notices.")
+    else:
+        says.append(f"No witness knows of a change in {window}.")
+    shown = [cause.event for cause in causes[:SHOWN]]
+    return Draft(
+        (2, float(change.first_bad_ns)),
+        title,
+        " ".join(says),
+        (change.event, *shown),
+        tuple(_caveats(change, causes, causes[1:SHOWN] if felt else causes[:SHOWN])),
+    )
+
+
+def _caveats(change: RateChange, causes: list[Cause], beside: list[Cause]) -> list[str]:
+    """What speaks against the likeliest cause: what changed `beside` it, and how little coming before proves."""
+    found = []
+    for cause in beside:
+        event = cause.event
+        text = SPEAKS_AGAINST[event.kind].format(
+            summary=event.summary,
+            subject=event.subject,
+            from_=event.from_ or "?",
+            to="another build of it" if event.to is not None and event.from_ == event.to else event.to or "?",
+        )
+        if text not in found:
+            found.append(text)
+    if causes and not change.restarted:
+        found.append("the run was not started anew between: a running process keeps the packages and code it loaded")
+    if change.after.rows < 20:
+        found.append(f"only {change.after.rows} lines are at the new level")
+    if causes:
+        found.append("coming before proves nothing: put one thing back at a time, and measure")
+    return found
+
+
+def crash_findings(events: Sequence[Event], since: float | None) -> list[Draft]:
+    """Out of memory and FX-tracing errors, with what changed before; other exceptions are rows alone."""
+    found = []
+    for event in events:
+        if event.kind != "run.ended" or (since is not None and end_of(event) < since):
+            continue
+        if "FX-tracing" in event.summary:
+            found.append(_fx(event, events))
+        elif ": out of memory" in event.summary:
+            found.append(_oom(event, events))
+    return found[:MOST_FINDINGS]
+
+
+def _before(event: Event, events: Sequence[Event], kinds: tuple[str, ...]) -> list[Event]:
+    earlier = [
+        other
+        for other in events
+        if other.kind in kinds
+        # Of data it is only known when the log next told of it: it may have grown before.
+        and (start_of if other.kind == "data.changed" else end_of)(other) <= end_of(event)
+        and end_of(event) - start_of(other) < BEFORE_CRASH_S
+    ]
+    return earlier[-3:]
+
+
+def _fx(event: Event, events: Sequence[Event]) -> Draft:
+    cold = _before(event, events, ("compile_cache.cleared", "compile_cache.created", "package.replaced"))
+    says = (
+        "torch keeps one flag for the whole process while a thread traces, and another thread's compiled function "
+        "fails meanwhile; a warm compile cache skips tracing and hides it."
+    )
+    if cold:
+        says += " Before it: " + "; ".join(item.summary for item in cold) + "."
+    patched = [
+        other for other in events
+        if other.kind in ("code.changed", "file.patched") and "is_fx_symbolic_tracing" in _all_text(other)
+    ]  # fmt: skip
+    caveats = ["a new shape or build brings it back as well as a cold cache does"]
+    if patched:
+        caveats.append(
+            f"{patched[-1].subject} sets is_fx_symbolic_tracing by hand: that hides the error, it mends nothing"
+        )
+    return Draft((3, 0.0, start_of(event)), _title(event), says, (event, *cold, *patched[-1:]), tuple(caveats))
+
+
+def _all_text(event: Event) -> str:
+    return " ".join([event.summary, *(item.value for item in event.evidence)])
+
+
+def _oom(event: Event, events: Sequence[Event]) -> Draft:
+    before = _before(event, events, ("package.replaced", "data.changed", "config.changed", "system.driver"))
+    if before:
+        says = "Before it: " + "; ".join(item.summary for item in before) + "."
+    else:
+        says = "No witness knows of a change before it."
+    caveats = (
+        "another CUDA build takes another amount of memory a context: `envguard snapshot --probe` measures it",
+        "longer sequences alone can do it",
+    )
+    return Draft((3, 1.0, start_of(event)), _title(event), says, (event, *before), caveats)
+
+
+def _title(event: Event) -> str:
+    """`out of memory on GPU 6 (train.log)`: the summary's middle part, between the log's name and its own words."""
+    return f"{event.summary.split(': ')[1]} ({event.subject})"
+
+
+def loss_findings(logs: Sequence[TrainLog], events: Sequence[Event], since: float | None) -> list[Draft]:
+    """A loss that is no number is the failure, from its first row on; rows without one are counted, not charted."""
+    by_path = {log.path: log for log in logs}
+    found = []
+    for event in events:
+        log = by_path.get(event.evidence[0].path) if event.evidence else None
+        if log is None or NO_NUMBER not in event.summary or (since is not None and end_of(event) < since):
+            continue
+        row = log.not_finite[0]
+        says = f"Line {log.line[row]} of {log.path} is the first of {counted(log.not_finite_rows, 'such line')}."
+        if log.without_loss:
+            says += f" {log.without_loss:,} more have no loss at all."
+        started = [other for other in events if other.kind == "run.started" and end_of(other) <= end_of(event)]
+        caveats = ["one such step can be skipped and the run go on: look whether later lines have a number again"]
+        if event.time is None:
+            caveats.append(
+                "the log has no times: when it happened is not known, only that it was before the last line"
+            )
+        title = f"{NO_NUMBER} from step {log.step[row]} on" if log.step[row] >= 0 else NO_NUMBER
+        found.append(Draft((4, 0.0), f"{title} ({event.subject})", says, (event, *started[-1:]), tuple(caveats)))
+    return found

@@ -1,0 +1,156 @@
+"""Throughput as a training log tells it: runs, warm-ups, steady segments and the changes between them."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from envguard.acquire.runs.train_log import TrainLog
+from envguard.clock import NS
+from envguard.timeline.rates.changepoints import change_points
+
+LEAST_CHANGE = 0.1
+"""A change of level below ten per cent is no event: other lengths in the batches alone make as much."""
+WARM_UP_ROWS = 20
+WARM_UP_FRACTION = 0.85
+GAP_FACTOR, GAP_LEAST_NS = 20, 120 * NS
+SNAP_ROWS = 12
+SAMPLE = 20_001
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive rows of one process, [first, last]; `why` says what parts it from the run before."""
+
+    first: int
+    last: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows [first, last] of one steady level; `rate` is its median in tok/s."""
+
+    first: int
+    last: int
+    rate: float
+    rows: int
+    run: int
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """A log's runs and steady segments, oldest first; a segment of another level follows each."""
+
+    log: TrainLog
+    runs: tuple[Run, ...]
+    segments: tuple[Segment, ...]
+
+    def time(self, row: int) -> int | None:
+        """When a row was written, ns since the epoch."""
+        return self.log.time_ns[row] or None
+
+
+def read_throughput(log: TrainLog) -> Throughput:
+    """Runs and segments of a log; a log without rates has runs alone."""
+    runs = tuple(split_runs(log))
+    rows, run_of = _steady_rows(log, runs)
+    if not rows:
+        return Throughput(log, runs, ())
+    rates = array("d", (log.rate[row] for row in rows))
+    starts = {index for index in range(1, len(rows)) if run_of[index] != run_of[index - 1]}
+    cuts = sorted({_snap(cut, starts) for cut in change_points(rates)})
+    return Throughput(log, runs, tuple(_segments(rows, rates, run_of, cuts)))
+
+
+def split_runs(log: TrainLog) -> Iterable[Run]:
+    """A step that goes back, or a gap in time far beyond the usual, ends a run."""
+    count = len(log)
+    if not count:
+        return
+    usual = _usual_interval(log)
+    first, why = 0, "the log begins"
+    for row in range(1, count):
+        step, before = log.step[row], log.step[row - 1]
+        time, earlier = log.time_ns[row], log.time_ns[row - 1]
+        parted = None
+        if 0 <= step < before - 2 or (step == 0 and before > 0):
+            parted = f"the step went back from {before} to {step}"
+        elif time and earlier and usual and time - earlier > max(GAP_LEAST_NS, GAP_FACTOR * usual):
+            parted = "nothing was logged for a while"
+        if parted is not None:
+            yield Run(first, row - 1, why)
+            first, why = row, parted
+    yield Run(first, count - 1, why)
+
+
+def _usual_interval(log: TrainLog) -> int:
+    stride = max(1, len(log) // SAMPLE)
+    steps = [
+        log.time_ns[row] - log.time_ns[row - 1]
+        for row in range(1, len(log), stride)
+        if log.time_ns[row] and log.time_ns[row - 1]
+    ]
+    positive = [step for step in steps if step > 0]
+    return int(median(positive)) if positive else 0
+
+
+def _steady_rows(log: TrainLog, runs: tuple[Run, ...]) -> tuple[array[int], array[int]]:
+    """Rows with a rate and without each run's warm-up, and the run that each belongs to."""
+    # Arrays: of a million rows, lists of numbers would take as much memory as all the rest.
+    rows, run_of = array("q"), array("q")
+    for number, run in enumerate(runs):
+        rated = array("q", (row for row in range(run.first, run.last + 1) if 0 < log.rate[row] < math.inf))
+        kept = rated[_warm_up(log, rated) :]
+        rows += kept
+        run_of += array("q", (number,)) * len(kept)
+    return rows, run_of
+
+
+def _warm_up(log: TrainLog, rated: array[int]) -> int:
+    """How many leading rows are below what the run then does: compiling and filling queues, no change of level."""
+    if len(rated) < 3:
+        return 0
+    level = median(log.rate[row] for row in rated[1 : 1 + 10 * WARM_UP_ROWS])
+    most = min(WARM_UP_ROWS, len(rated) // 3)
+    count = 0
+    while count < most and log.rate[rated[count]] < WARM_UP_FRACTION * level:
+        count += 1
+    return count
+
+
+def _snap(cut: int, starts: set[int]) -> int:
+    """A change found some rows beside the start of a run is the start of that run."""
+    near = [start for start in starts if abs(start - cut) <= SNAP_ROWS]
+    return min(near, key=lambda start: abs(start - cut)) if near else cut
+
+
+def _segments(rows: array[int], rates: array[float], run_of: array[int], cuts: list[int]) -> Iterable[Segment]:
+    """Segments between cuts; neighbours of one level are one."""
+    pending: tuple[int, int, float] | None = None
+    for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+        if first == last:
+            continue
+        rate = median(rates[first:last])
+        if pending is not None and abs(math.log(rate / pending[2])) < math.log1p(LEAST_CHANGE):
+            pending = (pending[0], last, median(rates[pending[0] : last]))
+            continue
+        if pending is not None:
+            yield _segment(rows, run_of, *pending)
+        pending = (first, last, rate)
+    if pending is not None:
+        yield _segment(rows, run_of, *pending)
+
+
+def _segment(rows: array[int], run_of: array[int], first: int, last: int, rate: float) -> Segment:
+    return Segment(rows[first], rows[last - 1], rate, last - first, run_of[first])
+
+
+def rate_text(rate: float) -> str:
+    """A rate as people write it: `21.5 Ktok/s`, `640 tok/s`."""
+    if rate >= 1e6:
+        return f"{rate / 1e6:.2f} Mtok/s"
+    return f"{rate / 1000:.1f} Ktok/s" if rate >= 1000 else f"{rate:.0f} tok/s"
