@@ -170,7 +170,7 @@ def reference_loss(problem: Problem) -> float:
     wide = Problem(
         drafter, problem.head.float(), problem.taps.float(), problem.position, problem.row, problem.block.float()
     )
-    backend = "flex" if problem.taps.is_cuda else "sdpa"
+    backend: Backend = "flex" if problem.taps.is_cuda else "sdpa"
     with torch.no_grad():
         hidden = wide.forward(drafter, wide.masks(backend))
         return float(wide.loss(hidden, compiled=False))

@@ -63,7 +63,8 @@ def worker(number: int, device: torch.device, start: threading.Barrier, report: 
 def threads(count: int) -> int:
     """All threads at once in this process; prints each step, and its outcome last."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    start, report = threading.Barrier(count), []  # type: ignore[var-annotated]
+    start = threading.Barrier(count)
+    report: list[str] = []
     workers = [
         threading.Thread(target=worker, args=(number, device, start, report), daemon=True) for number in range(count)
     ]

@@ -32,7 +32,7 @@ def write_log(path: Path, rows: int) -> None:
     with path.open("w", encoding="utf-8") as stream:
         for row in range(rows):
             rate = RATES[min(2, 3 * row // rows)] * (1 + noise.gauss(0, 0.02))
-            line = {
+            line: dict[str, float | list[int]] = {
                 "step": row,
                 "time": 1_779_000_000.0 + row,
                 "loss": round(3 + noise.random(), 4),

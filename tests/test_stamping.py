@@ -225,7 +225,7 @@ def test_what_a_process_set_itself_is_told_apart_from_what_it_was_started_with(
     torch_stage.lend_envguard()
     script = torch_stage.project / "changing.py"
     script.write_text(CHANGING)
-    command = [torch_stage.python, script, title]
+    command = [str(torch_stage.python), str(script), title]
     subprocess.run(command, cwd=torch_stage.project, env=torch_stage.environ(HANDED), check=True)
     text = (torch_stage.checkpoints / "step_30/envguard.json").read_text()
     stamped = json.loads(text)["env"]

@@ -12,7 +12,7 @@ from envguard.acquire.torch.cache_places import cache_places, filled_launch_plac
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint, Gpu
 from tests.acquire.made_up import MACHINE, MadeUp
-from tests.fingerprint.made import cache, fingerprint, gpu, replace
+from tests.fingerprint.made import SYSTEM, cache, fingerprint, gpu, replace
 from tests.permissions import held_host, unreadable
 
 HOST = LiveHost()
@@ -103,7 +103,7 @@ def test_the_folder_that_launch_uses_is_a_place_when_it_holds_something(tmp_path
 
 def test_a_fingerprint_of_this_machine_says_where_this_user_s_caches_lay() -> None:
     machine = MadeUp().machine()
-    system = replace(fingerprint().system, host="box")
+    system = SYSTEM
     run = cache(path="/project/.cache/inductor", owner="ada")
     more = (
         cache(kind="triton", path="/project/.cache/triton", owner="ada"),
@@ -140,7 +140,7 @@ def test_what_held_entries_joins_the_named_places_and_is_no_default_any_more() -
     host = MadeUp({**files, f"{private}/fxgraph/entry": b"x"}, environ=environ)
     paths = ("/tmp/torchinductor_ada", "/project/.cache/inductor", "/home/bob/.cache")
     held = tuple(cache(path=path, owner="bob" if "bob" in path else "ada") for path in paths)
-    taken = fingerprint(system=replace(fingerprint().system, host="box"), compile_cache=held)
+    taken = fingerprint(system=SYSTEM, compile_cache=held)
     named = cache_places(host, ())
     found = with_evident_places(host, named, ["/env/site"], "cp311", (taken, taken))
     assert [(place.path, place.default, place.how.partition(" ")[0]) for place in found] == [
@@ -154,7 +154,7 @@ def test_what_held_entries_joins_the_named_places_and_is_no_default_any_more() -
 
 def test_a_name_that_any_machine_may_have_names_none() -> None:
     machine = MadeUp(machine={**MACHINE, "host": "localhost"}).machine()
-    system = replace(fingerprint().system, host="localhost")
+    system = replace(SYSTEM, host="localhost")
     taken = fingerprint(system=system, compile_cache=(cache(path="/c", owner="ada"),))
     assert evident_places((taken,), machine) == ()
     assert len(evident_places((taken,), machine, taken.gpus)) == 1

@@ -289,7 +289,8 @@ def stamp(path: Path, checkpoint: dict[str, object] | None) -> None:
 
 
 def test_what_bears_a_stamp_is_a_checkpoint_whatever_it_is_called(tmp_path: Path) -> None:
-    run, named = tmp_path / "runs" / "a", {"name": "x", "step": None, "files": {}, "samples": {}}
+    run = tmp_path / "runs" / "a"
+    named: dict[str, object] = {"name": "x", "step": None, "files": {}, "samples": {}}
     stamp(make(run / "final model", 1_700_000_300), named)
     stamp(make(run / "best", 1_700_000_400), named)
     stamp(make(run / "last.ckpt", 1_700_000_200), named)

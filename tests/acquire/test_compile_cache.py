@@ -241,7 +241,12 @@ def test_what_was_seen_is_not_read_again_until_it_changes(root: Path, monkeypatc
     first = look(root, memo=memo)
     reads: list[str] = []
     scan = HOST.scan
-    monkeypatch.setattr(HOST, "scan", lambda where, *rest: (reads.append(where), scan(where, *rest))[1])
+
+    def watched(path: str, needles: tuple[str, ...], before: int, after: int) -> tuple[str, tuple[str, ...]]:
+        reads.append(path)
+        return scan(path, needles, before, after)
+
+    monkeypatch.setattr(HOST, "scan", watched)
     assert look(root, memo=memo) == first
     assert reads == []
     look(root, memo=memo, deep=True)

@@ -211,7 +211,7 @@ def install_editable(stage: Stage, source: Path) -> None:
     """With the setuptools of the interpreter that runs the tests: a build must not need the network."""
     pytest.importorskip("setuptools", reason="builds an editable install, which needs setuptools beside the tests")
     python = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(stage.python)]
-    environ = stage.environ({"PYTHONPATH": str(Path(importlib.metadata.distribution("setuptools").locate_file("")))})
+    environ = stage.environ({"PYTHONPATH": str(importlib.metadata.distribution("setuptools").locate_file(""))})
     done = subprocess.run(
         [*python, "install", "--quiet", "--no-index", "--no-build-isolation", "--editable", str(source)],
         env=environ,

@@ -29,8 +29,10 @@ PARQUET = bytes.fromhex(
 )
 
 
-def read(base: Path, *paths: str, memo: dict[str, str] | None = None, **more: int) -> Section[tuple[FileSet, ...]]:
-    return read_filesets(HOST, "data", paths, str(base), {} if memo is None else memo, **more)
+def read(
+    base: Path, *paths: str, memo: dict[str, str] | None = None, budget: int | None = None
+) -> Section[tuple[FileSet, ...]]:
+    return read_filesets(HOST, "data", paths, str(base), {} if memo is None else memo, budget=budget)
 
 
 def only(section: Section[tuple[FileSet, ...]]) -> FileSet:
@@ -112,7 +114,12 @@ def test_an_unchanged_set_costs_a_walk_and_nothing_is_read(tmp_path: Path, monke
     first = only(read(tmp_path, "set", memo=memo))
     read_paths: list[str] = []
     digest = HOST.digest
-    monkeypatch.setattr(HOST, "digest", lambda path: (read_paths.append(path), digest(path))[1])
+
+    def watched(path: str) -> str:
+        read_paths.append(path)
+        return digest(path)
+
+    monkeypatch.setattr(HOST, "digest", watched)
     assert only(read(tmp_path, "set", memo=memo)) == first
     assert read_paths == []
     (tmp_path / "set" / "3.bin").write_bytes(b"!")

@@ -160,7 +160,9 @@ def test_a_container_without_gpus_on_a_machine_that_has_some() -> None:
 
 
 def test_unknown_error_in_a_container_is_never_no_gpu() -> None:
-    files = {"/proc/driver/nvidia/version": OPEN_MODULE, "/dev/nvidiactl": b"", "/dev/nvidia0": b""}
+    files: dict[str, bytes | OSError] = {
+        "/proc/driver/nvidia/version": OPEN_MODULE, "/dev/nvidiactl": b"", "/dev/nvidia0": b"",
+    }  # fmt: skip
     section = machine(refused(999, "Unknown Error"), files)
     assert section.value.gpus is None
     assert [item.what for item in section.unknown] == ["gpus"]
@@ -327,12 +329,12 @@ def test_the_binding_s_refusals_become_facts(monkeypatch: pytest.MonkeyPatch) ->
         raise Binding.NVMLError(3)
 
     monkeypatch.setitem(sys.modules, "pynvml", binding)
-    binding.nvmlDeviceGetEccMode = refuse
+    monkeypatch.setattr(binding, "nvmlDeviceGetEccMode", refuse)
     answer = reader.nvml()
     assert answer["gpus"][0]["ecc"] == ["refused", 3, "error 3"]
     assert answer["gpus"][0]["name"] == ["is", "GPU"]
     assert "GPU-secret" not in repr(answer)
-    binding.nvmlInit = refuse
+    monkeypatch.setattr(binding, "nvmlInit", refuse)
     assert reader.nvml() == {"source": "pynvml", "start": ["refused", 3, "error 3"]}
 
 
@@ -340,12 +342,12 @@ def test_a_binding_that_hangs_or_breaks_is_a_refusal(monkeypatch: pytest.MonkeyP
     binding = Binding("pynvml")
     monkeypatch.setitem(sys.modules, "pynvml", binding)
     monkeypatch.setattr(reader, "NVML_TIMEOUT", 0.05)
-    binding.nvmlInit = lambda: time.sleep(0.5)
+    monkeypatch.setattr(binding, "nvmlInit", lambda: time.sleep(0.5))
     with pytest.raises(OSError, match="no answer"):
         reader.nvml()
     monkeypatch.setattr(reader, "NVML_TIMEOUT", 5.0)
-    binding.nvmlInit = lambda: None
-    binding.nvmlDeviceGetCount = lambda: "two"
+    monkeypatch.setattr(binding, "nvmlInit", lambda: None)
+    monkeypatch.setattr(binding, "nvmlDeviceGetCount", lambda: "two")
     with pytest.raises(OSError, match="pynvml: TypeError"):
         reader.nvml()
 

@@ -123,8 +123,8 @@ class Machine(Host):
 
     label = "made up"
 
-    def __init__(self, maps: list[tuple[Any, ...]], stats: dict[str, tuple[int, int]], **more: Any) -> None:
-        self.maps, self.stats, self.more = maps, stats, more
+    def __init__(self, maps: list[tuple[Any, ...]], inodes: dict[str, tuple[int, int]], **more: Any) -> None:
+        self.maps, self.inodes, self.more = maps, inodes, more
 
     def call(self, operation: str, *arguments: Any) -> Any:
         if operation == "processes":
@@ -135,8 +135,8 @@ class Machine(Host):
             return [process]
         if operation == "readlink" and arguments[0] in self.more.get("links", {}):
             return self.more["links"][arguments[0]]
-        if operation == "stat_target" and arguments[0] in self.stats:
-            inode, device = self.stats[arguments[0]]
+        if operation == "stat_target" and arguments[0] in self.inodes:
+            inode, device = self.inodes[arguments[0]]
             return ("file", 0o644, 1, 1, 0, 0, inode, device, 0, 0, None)
         if operation == "stat_target" and "denied" in arguments[0]:
             raise PermissionError(13, "Permission denied", arguments[0])

@@ -25,7 +25,7 @@ def by_import_machinery(root: Path, version: str) -> str:
 
     def update(roots: list[str], prefix: str) -> None:
         for module in sorted(pkgutil.iter_modules(roots, prefix), key=lambda found: found.name):
-            spec = module.module_finder.find_spec(module.name, None)  # type: ignore[call-arg]
+            spec = module.module_finder.find_spec(module.name, None)
             assert spec is not None
             assert spec.origin is not None
             hasher.update(spec.name.encode())

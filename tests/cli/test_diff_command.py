@@ -377,8 +377,8 @@ def test_an_edited_stamp_is_believed_by_nobody(project: Stage) -> None:
         code, answer = run(project, *arguments)
         assert (code, answer["match"], answer["drifts"]) == (3, False, [])
         assert [item["why"].startswith(says) for item in answer["unknown"]].count(True) == 1, answer["unknown"]
-    for arguments in (("launch", "--against", "step_690"), ("launch",)):
-        done = project.envguard(*arguments, "--json", "--dry-run", "--", "true")
+    for launch in (("launch", "--against", "step_690"), ("launch",)):
+        done = project.envguard(*launch, "--json", "--dry-run", "--", "true")
         answer = json.loads(done.stdout)
         assert (done.returncode, answer["decision"]) == (3, "refuse")
         assert [item["why"].startswith(says) for item in answer["unknown"]].count(True) == 1

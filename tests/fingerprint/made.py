@@ -25,6 +25,18 @@ from envguard.model.identity import fingerprint_id, sealed
 
 replace = msgspec.structs.replace
 
+SYSTEM = System(
+    host="box",
+    kernel="6.8.0",
+    os="Ubuntu 24.04",
+    arch="x86_64",
+    container="lxc",
+    cpu="EPYC",
+    cpus=64,
+    memory_bytes=512 << 30,
+    boot_time="2026-05-01T00:00:00+00:00",
+)
+
 
 def package(name: str, version: str = "1.0", build: str | None = None, **more: Any) -> Package:
     """A package whose build identity, unless given, follows from name and version."""
@@ -138,17 +150,7 @@ def fingerprint(*packages: Package, **more: Any) -> Fingerprint:
         "config": (),
         "data": (file_set(),),
         "env": Environment(digest="e" * 64, variables={"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}),
-        "system": System(
-            host="box",
-            kernel="6.8.0",
-            os="Ubuntu 24.04",
-            arch="x86_64",
-            container="lxc",
-            cpu="EPYC",
-            cpus=64,
-            memory_bytes=512 << 30,
-            boot_time="2026-05-01T00:00:00+00:00",
-        ),
+        "system": SYSTEM,
         "processes": (),
         "problems": (),
         "unknown": (),

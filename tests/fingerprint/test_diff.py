@@ -22,7 +22,7 @@ from envguard.model.fingerprint import (
     Shadowed,
 )
 from envguard.restore.byhand import said_for_hand
-from tests.fingerprint.made import cache, file_set, fingerprint, gpu, package, replace, torch, tree
+from tests.fingerprint.made import SYSTEM, cache, file_set, fingerprint, gpu, package, replace, torch, tree
 
 BASE = fingerprint()
 
@@ -68,7 +68,7 @@ def test_what_is_no_drift() -> None:
             replace(item, installer="pip", location="/elsewhere", installed_at="2027-01-01T00:00:00+00:00", files=99)
             for item in reversed(BASE.packages)
         ),
-        system=replace(BASE.system, host="other", boot_time="2027-01-01T00:00:00+00:00"),
+        system=replace(SYSTEM, host="other", boot_time="2027-01-01T00:00:00+00:00"),
         processes=None,
         deep=True,
         code=(tree(path="/elsewhere/project"),),
@@ -132,7 +132,7 @@ def test_torch_without_record_is_told_by_its_own_files() -> None:
     for change in ({"git_version": "0" * 40}, {"libraries": {"libtorch_cuda.so": "bb" * 20}}):
         assert grade(bare(**change), "torch", "torch", bare()) == ("block", "numerics")
     a = bare()
-    b = replace(a, torch=replace(a.torch, torch_key="x" * 64))
+    b = replace(a, torch=torch(torch_key="x" * 64))
     assert "its Python files" in drifts(b, a)["torch", "torch"].why
 
 
@@ -430,17 +430,11 @@ def test_what_a_launcher_sets_for_its_ranks() -> None:
 
 def process(variables: str = "", started: str | None = None, origin: str | None = "loaded") -> Fingerprint:
     """A stamp. `X=1 Y=2` are variables; `started` alike, with `X` alone for one that was not there at the start."""
-
-    def pairs(text: str) -> dict[str, str | None]:
-        return {
-            name: value if equals else None for name, equals, value in (each.partition("=") for each in text.split())
-        }
-
-    env = Environment(
-        digest="x",
-        variables=pairs(variables),
-        started=pairs(started) if started is not None else None,  # type: ignore[arg-type]
-    )
+    before: dict[str, str | None] | None = None
+    if started is not None:
+        parts = (each.partition("=") for each in started.split())
+        before = {name: value if equals else None for name, equals, value in parts}
+    env = Environment(digest="x", variables=dict(each.split("=", 1) for each in variables.split()), started=before)
     return replace(BASE, env=env, origin=origin)
 
 
@@ -560,7 +554,7 @@ def test_a_value_that_is_no_text_is_the_same_on_both_sides() -> None:
 
 def test_system() -> None:
     def b(**change: Any) -> Fingerprint:
-        return replace(BASE, system=replace(BASE.system, **change))
+        return replace(BASE, system=replace(SYSTEM, **change))
 
     assert grade(b(arch="aarch64"), "system", "arch") == ("block", "breaks")
     assert grade(b(kernel="6.11.0"), "system", "kernel") == ("info", "none")

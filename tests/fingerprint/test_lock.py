@@ -13,6 +13,7 @@ from envguard.demo.wheels import build_wheel
 from envguard.errors import InputError
 from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.lock import Lock, Locked, lock_kind, parse_lock
+from envguard.fingerprint.partial import Recalled
 from envguard.fingerprint.places import Reference
 from envguard.fingerprint.requirements import marker_environment
 from envguard.model.drift import DiffReport
@@ -30,7 +31,7 @@ def select(lock: Lock) -> dict[str, Locked]:
 def against(lock: Lock, b: Fingerprint, builds: dict[str, str] | None = None) -> DiffReport:
     """The lock as A, a fingerprint as B."""
     a = Reference("the lock", "lock", lock.path, lock=lock)
-    knowledge = Knowledge(lambda: builds or {}, lambda _: (), lambda: b)
+    knowledge = Knowledge(lambda: builds or {}, lambda _: Recalled(()), lambda: b)
     return compare_references((a, Reference("live", "live", fingerprint=b)), knowledge)
 
 
@@ -251,7 +252,7 @@ def test_lock_as_the_second_side() -> None:
     lock = parse_lock("requirements.txt", b"pine==1.1\noak==2.0\n")
     b = Reference("the lock", "lock", lock.path, lock=lock)
     a = Reference("live", "live", fingerprint=ALONE)
-    report = compare_references((a, b), Knowledge(dict, lambda _: (), lambda: ALONE))
+    report = compare_references((a, b), Knowledge(dict, lambda _: Recalled(()), lambda: ALONE))
     assert [(drift.subject, drift.a, drift.b) for drift in report.drifts if drift.severity != "info"] == [
         ("pine", "1.0", "1.1")
     ]
@@ -260,7 +261,7 @@ def test_lock_as_the_second_side() -> None:
 def test_two_locks() -> None:
     one, two = (parse_lock(f"requirements-{n}.txt", f"pine=={n}.0\n".encode()) for n in (1, 2))
     references = tuple(Reference(lock.path, "lock", lock.path, lock=lock) for lock in (one, two))
-    report = compare_references(references, Knowledge(dict, lambda _: (), lambda: ALONE))
+    report = compare_references(references, Knowledge(dict, lambda _: Recalled(()), lambda: ALONE))
     assert [(drift.subject, drift.a, drift.b) for drift in report.drifts if drift.severity != "info"] == [
         ("pine", "1.0", "2.0")
     ]

@@ -7,16 +7,16 @@ import pytest
 from envguard.config import PolicyRule
 from envguard.fingerprint.minority import compare_many
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Environment, Fingerprint
+from envguard.model.fingerprint import Environment, Fingerprint, Package
 from envguard.report.diff import sides
-from tests.fingerprint.made import fingerprint, gpu, package, replace, torch
+from tests.fingerprint.made import SYSTEM, fingerprint, gpu, package, replace, torch
 
 
 def node(number: int, **more: object) -> Fingerprint:
     """A node: what differs from node to node by nature differs."""
     base = fingerprint(id=f"eg1-{number:020d}")
     gpus = tuple(gpu(index, uuid_digest=f"{number}-{index}") for index in range(8))
-    return replace(base, **{"system": replace(base.system, host=f"node{number}"), "gpus": gpus, **more})
+    return replace(base, **{"system": replace(SYSTEM, host=f"node{number}"), "gpus": gpus, **more})
 
 
 def rows(*named: tuple[str, Fingerprint]) -> list[tuple[str, str, str, str | None]]:
@@ -31,9 +31,9 @@ OLD_NCCL = (package("nvidia-nccl-cu12", "2.27.3"),)
 NEW_NCCL = (package("nvidia-nccl-cu12", "2.28.0"),)
 
 
-def with_packages(number: int, *packages: object, **more: object) -> Fingerprint:
+def with_packages(number: int, *packages: Package, **more: object) -> Fingerprint:
     taken = node(number, **more)
-    names = {item.name for item in packages}  # type: ignore[attr-defined]
+    names = {item.name for item in packages}
     return replace(taken, packages=(*(item for item in taken.packages if item.name not in names), *packages))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from envguard.acquire.seam import bundle
+from envguard.acquire.seam.host import Kind
 from envguard.acquire.seam.record import Node, Record
 from envguard.acquire.survey import Request
 from envguard.clock import NS, seconds
@@ -48,7 +49,7 @@ class PaperMachine:
 
     def __init__(self, *, host: str, now: str, boot: str, offset_s: int, cwd: str) -> None:
         self._record = Record()
-        self._children: dict[str, dict[str, str]] = {"/": {}}
+        self._children: dict[str, dict[str, Kind]] = {"/": {}}
         self._inode = 1000
         self._processes: list[dict[str, Any]] = []
         self.epoch = ns(boot)
@@ -66,7 +67,7 @@ class PaperMachine:
         self._record.learn(operation, arguments, value)
 
     def _put(
-        self, path: str, kind: str, size: int, times: tuple[int, int, int | None], nlink: int, inode: int | None
+        self, path: str, kind: Kind, size: int, times: tuple[int, int, int | None], nlink: int, inode: int | None
     ) -> Node:
         parent, name = posixpath.split(path)
         if parent not in self._children:

@@ -12,15 +12,15 @@ from envguard.launch import waivers
 from envguard.launch.gate import decide
 from envguard.launch.waivers import Waiver, parse_until, parse_waivers
 from envguard.model.action import Check
-from envguard.model.drift import Drift, Severity
+from envguard.model.drift import Drift, Facet, Severity
 from envguard.model.evidence import Unknown
 
 NOW = "2026-05-18T20:52:00+00:00"
 BEFORE, AFTER = "2026-05-18T20:51:59+00:00", "2026-05-18T20:52:01+00:00"
 
 
-def drift(severity: Severity, subject: str = "torch", facet: str = "torch") -> Drift:
-    return Drift(facet=facet, subject=subject, a="1", b="2", severity=severity, effect="numerics", why="")  # type: ignore[arg-type]
+def drift(severity: Severity, subject: str = "torch", facet: Facet = "torch") -> Drift:
+    return Drift(facet=facet, subject=subject, a="1", b="2", severity=severity, effect="numerics", why="")
 
 
 def waiver(facet: str, subject: str | None = None, until: str | None = None) -> Waiver:

@@ -20,6 +20,7 @@ from envguard.fingerprint.snapshot import take
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
 from envguard.restore import service
+from envguard.restore.apply import Outcome
 from envguard.restore.wanted import Target, from_fingerprint
 from envguard.state.digests import Digests
 
@@ -72,7 +73,7 @@ class Swapped:
             **options,  # type: ignore[arg-type]
         )
 
-    def restore(self, target: Target | None = None, **options: object) -> service.Outcome:
+    def restore(self, target: Target | None = None, **options: object) -> Outcome:
         """Plans and carries out; raises what the service raises."""
         request = self.request(target, **options)
         return service.carry_out(request, service.find_and_plan(request))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -34,7 +33,6 @@ ROOM = 6 << 30
 
 def with_requirements(taken: Fingerprint, name: str) -> Fingerprint:
     """The fingerprint cut down to one package and everything that it needs."""
-    environment = {**default_environment(), "extra": ""}
     packages = {package.name: package for package in taken.packages}
     wanted, stack = set(), [name]
     while stack:
@@ -44,7 +42,7 @@ def with_requirements(taken: Fingerprint, name: str) -> Fingerprint:
         wanted.add(package.name)
         for line in package.requires:
             requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate(environment):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 stack.append(canonicalize_name(requirement.name))
     return msgspec.structs.replace(taken, packages=tuple(p for p in taken.packages if p.name in wanted))
 

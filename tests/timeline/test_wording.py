@@ -13,6 +13,7 @@ from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.train_log import TrainLog
 from envguard.model.event import (
     Event,
+    EventKind,
     Finding,
     PackageChange,
     PreviousBuild,
@@ -41,9 +42,9 @@ START = 1_779_000_000 * S
 TOLD = (Evidence(witness="journal", path="journal.jsonl", field="torch", value="2.11.0"),)
 
 
-def happened(kind: str, subject: str, at_s: int) -> Event:
+def happened(kind: EventKind, subject: str, at_s: int) -> Event:
     time = START + at_s * S
-    return make_event(kind, subject, time, time, f"{subject} changed", TOLD, from_="1", to="2")  # type: ignore[arg-type]
+    return make_event(kind, subject, time, time, f"{subject} changed", TOLD, from_="1", to="2")
 
 
 def fall(restarted: bool) -> RateChange:
@@ -54,7 +55,7 @@ def fall(restarted: bool) -> RateChange:
 
 
 @pytest.mark.parametrize("kind", LOADED)
-def test_what_a_running_process_does_not_notice_is_never_its_likeliest_cause(kind: str) -> None:
+def test_what_a_running_process_does_not_notice_is_never_its_likeliest_cause(kind: EventKind) -> None:
     swap = happened(kind, "torch", 50)
     (same,) = fall_findings([fall(restarted=False)], [swap])
     assert "Likeliest" not in same.says
@@ -78,18 +79,20 @@ def test_a_time_in_a_sentence_is_told_in_the_zone_of_the_rows() -> None:
     finding = Finding(rank=1, title="t", says=says, because=(), caveats=("but 2026-05-18T18:41:07+00:00",))
     unknown = (Unknown("x", "since 2026-05-18T18:41:07.123+00:00"),)
     report = TimelineReport(checkpoint=None, events=(), transactions=(), findings=(finding,), unknown=unknown)
-    console = Console(file=io.StringIO(), width=200)
+    out = io.StringIO()
+    console = Console(file=out, width=200)
     render(report, title="", offset=lambda seconds: 7200, verbose=False, every=False)(console)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = out.getvalue()
     assert (shown.count("20:41:07 +02:00"), "18:41" in shown) == (4, False)
 
 
 def test_quiet_says_how_many_findings_there_are_and_a_line_of_each() -> None:
     findings = tuple(Finding(rank=n, title=f"title {n}", says="long", because=(), caveats=("but",)) for n in (1, 2))
     report = TimelineReport(checkpoint=None, events=(), transactions=(), findings=findings, unknown=())
-    console = Console(file=io.StringIO(), width=200)
+    out = io.StringIO()
+    console = Console(file=out, width=200)
     render(report, title="place", offset=None, verbose=False, every=False, quiet=True)(console)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = out.getvalue()
     assert shown.splitlines() == ["2 findings", "1. title 1", "2. title 2"]
 
 

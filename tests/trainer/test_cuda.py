@@ -29,7 +29,7 @@ from tests.trainer.runs import (
     wait_for_step,
 )
 from trainer.anchors import draw_anchors
-from trainer.attention import attend, make_mask
+from trainer.attention import Backend, attend, make_mask
 from trainer.errors import RankFailed
 from trainer.mask import block_mask, dense_mask
 
@@ -57,9 +57,10 @@ def test_flex_equals_sdpa_forward_and_backward(window: int | None) -> None:
     inputs = [torch.randn(shape, generator=generator, device="cuda") for shape in shapes]
     outer = torch.randn(shapes[0], generator=generator, device="cuda")
     found = {}
-    for backend in ("sdpa", "flex"):
-        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-        out = attend(*leaves, make_mask(row.layout, window, backend))  # type: ignore[arg-type]
+    backends: tuple[Backend, ...] = ("sdpa", "flex")
+    for backend in backends:
+        query, key, value = leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+        out = attend(query, key, value, make_mask(row.layout, window, backend))
         found[backend] = [out, *torch.autograd.grad(out, leaves, outer)]
     assert not found["flex"][0][:, :, 20 * 16 : 36 * 16].any()
     assert not found["flex"][1][:, :, 20 * 16 : 36 * 16].any()

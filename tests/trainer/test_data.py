@@ -121,7 +121,9 @@ def test_labels_are_those_of_their_definition_one_by_one_and_many_at_once(
 
 def test_a_chat_that_cannot_be_encoded_leaves_the_others_in_place(tmp_path: Path) -> None:
     question = CHAT[1]
-    lines = [{"messages": [question, {"role": "assistant", "content": f"a{n}"}]} for n in range(600)]
+    lines: list[dict[str, object]] = [
+        {"messages": [question, {"role": "assistant", "content": f"a{n}"}]} for n in range(600)
+    ]
     for number in (0, 255, 256, 599):
         lines[number] = {"messages": [question]}
     lines[300] = {"text": "text"}

@@ -13,7 +13,7 @@ from tests.trainer.small_models import save_model
 from trainer.acceptance import simulate, walk
 from trainer.config import ModelConfig, TargetConfig
 from trainer.decode import Decoded, leading_matches, speculate
-from trainer.model import Drafter, DrafterShape
+from trainer.model import Cache, Drafter, DrafterShape
 from trainer.targets import open_target
 from trainer.targets.generation import generate
 from trainer.targets.interface import DecodableTarget
@@ -57,14 +57,14 @@ class Oracle:
         self._drafter, self._target, self._text, self._wrong_every = drafter, target, text, wrong_every
         self._drafts = 0
 
-    def new_cache(self, capacity: int) -> object:
+    def new_cache(self, capacity: int) -> Cache:
         return self._drafter.new_cache(capacity)
 
-    def append(self, cache: object, taps: Tensor) -> None:
-        self._drafter.append(cache, taps)  # type: ignore[arg-type]
+    def append(self, cache: Cache, taps: Tensor) -> None:
+        self._drafter.append(cache, taps)
 
-    def draft(self, cache: object, block: Tensor) -> Tensor:
-        anchor = cache.length  # type: ignore[attr-defined]
+    def draft(self, cache: Cache, block: Tensor) -> Tensor:
+        anchor = cache.length
         after = self._text[anchor + 1 : anchor + len(block)]
         after += [0] * (len(block) - 1 - len(after))
         for slot in range(len(after)):

@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 
 
 def config_in(folder: Path, **sections: dict[str, Any]) -> Config:
-    paths = {
+    table: dict[str, dict[str, Any]] = {
         "data": {"paths": [str(folder / "responses.jsonl")], "token_budget": 256, "length_buckets": [128, 256]},
         "model": {"anchors": 64, "num_taps": 5},
         "train": {"epochs": 200, "lr": 1e-2, "max_steps": 150},
@@ -49,8 +49,8 @@ def config_in(folder: Path, **sections: dict[str, Any]) -> Config:
         },
     }
     for section, values in sections.items():
-        paths.setdefault(section, {}).update(values)
-    return small_config(folder, **paths)
+        table.setdefault(section, {}).update(values)
+    return small_config(folder, "run", **table)
 
 
 @pytest.fixture(scope="module")

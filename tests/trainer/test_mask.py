@@ -25,8 +25,8 @@ def oracle(batch: PackedBatch, anchor: list[int], block_size: int, window: int |
             distance = batch.position[at] + slot - batch.position[key]
             seen[query, key] = bool(same) and (window is None or bool(distance <= window - 1))
         for key in range(Q):
-            same = key // block_size == query // block_size
-            seen[query, S + key] = same and (window is None or key % block_size <= slot)
+            beside = key // block_size == query // block_size
+            seen[query, S + key] = beside and (window is None or key % block_size <= slot)
     return seen
 
 

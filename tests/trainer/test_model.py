@@ -11,7 +11,7 @@ from trainer.anchors import AnchorRow, draw_anchors
 from trainer.batch import PackedBatch
 from trainer.config import LayerType, ModelConfig
 from trainer.errors import ConfigError
-from trainer.model import DrafterShape
+from trainer.model import DrafterShape, Layer
 from trainer.shapes import SHAPES, tap_layers
 
 KINDS = pytest.mark.parametrize("kinds", [FULL * 2, SLIDING], ids=["full", "sliding"])
@@ -98,8 +98,9 @@ def test_empty_blocks_give_no_nan_and_no_gradient() -> None:
     out[3:].sum().backward()
     assert taps.grad is not None
     assert not taps.grad.any()
-    attention = drafter.layers[0].self_attn
-    for projection in (attention.k_proj, attention.v_proj, attention.q_proj):
+    layer = drafter.layers[0]
+    assert isinstance(layer, Layer)
+    for projection in (layer.self_attn.k_proj, layer.self_attn.v_proj, layer.self_attn.q_proj):
         assert projection.weight.grad is None or not projection.weight.grad.any()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sysconfig
 import textwrap
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def test_methods_are_moved_to_the_margin_without_decorators_and_bodies(
     (tmp_path / "tests" / "left_out.py").write_text(textwrap.dedent(inside), encoding="utf-8")
     (tmp_path / "broken.py").write_text("def (")
     (tmp_path / "latin.py").write_bytes(b"# \xe4\n")
-    monkeypatch.setattr(functions_room.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     found = stdlib_function_prompts()
     assert sorted(prompt.name for prompt in found) == [
         "stdlib-functions/again:13:cool",

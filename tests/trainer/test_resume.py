@@ -117,7 +117,7 @@ def test_a_checkpoint_of_another_kind_of_run_is_refused(
 ) -> None:
     changed = {**changed, "train": {"max_steps": 2, **changed.get("train", {})}}
     with pytest.raises(ResumeRefused, match=named):
-        train_here(small_config(finished, **changed))
+        train_here(small_config(finished, "run", **changed))
 
 
 def test_changed_text_is_refused(tmp_path: Path) -> None:

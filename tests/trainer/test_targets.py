@@ -173,7 +173,8 @@ def test_texts_written_in_step_equal_texts_written_alone(target: DecodableTarget
     assert together == [generate(target, [document], 12)[0] for document in DOCUMENTS]
     for document, text in zip(DOCUMENTS, together, strict=True):
         session = target.session(64)
-        hidden, expected = session.extend(document).hidden[-1], []
+        hidden = session.extend(document).hidden[-1]
+        expected: list[int] = []
         while len(expected) < 12 and not (expected and expected[-1] in target.tokenizer.end_ids):
             expected.append(int(target.logits(hidden).argmax()))
             hidden = session.extend(expected[-1:]).hidden[-1]

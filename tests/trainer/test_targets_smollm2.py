@@ -14,7 +14,7 @@ import trainer
 from trainer.config import TargetConfig, load_config
 from trainer.data import open_dataset
 from trainer.errors import ConfigError
-from trainer.prompts import held_out_term_prompts
+from trainer.prompts.documentation import held_out_term_prompts
 from trainer.targets import open_target
 from trainer.targets.generation import generate
 from trainer.targets.gguf_file import located
