@@ -80,9 +80,11 @@ def shorten_tracing(device: torch.device) -> None:
     torch asks for the number of devices some thousand times while it traces; with this variable it remembers it. Its
     cache keys hold a digest of all of triton, which another thread takes while target and drafter are made.
     """
+    if device.type != "cuda":
+        return
     from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
 
-    if device.type == "cuda" and HAS_TRITON:
+    if HAS_TRITON:
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         threading.Thread(target=triton_key, name="digest of triton", daemon=True).start()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
@@ -70,6 +70,8 @@ class Bounds:
 class Understood:
     """Everything that a survey tells, unbounded."""
 
+    own: tuple[Record, ...]
+    """Records of this very environment."""
     sightings: Sightings
     packages: Packages
     events: tuple[Event, ...]
@@ -88,9 +90,8 @@ def _requirements(survey: Survey) -> Graph:
     return build_graph(survey.installs, markers)
 
 
-def packages_of(survey: Survey) -> Packages:
-    """Install runs and swaps, by every witness of the survey."""
-    records = read_records(survey)
+def packages_of(survey: Survey, records: Sequence[Record]) -> Packages:
+    """Install runs and swaps, by every witness of the survey; `records` are its own."""
     return _packages(survey, _requirements(survey), read_sightings(survey, records), own_records(records))
 
 
@@ -154,6 +155,7 @@ def understand(survey: Survey) -> Understood:
     ordered = in_order({event.id: event for event in weighed}.values())
     doubts = (Unknown(f"{LOST}{name}", survey.busy or "") for name in packages.doubtful)
     return Understood(
+        own,
         sightings,
         packages,
         ordered,
@@ -196,7 +198,9 @@ def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
         events=shown,
         transactions=tuple(run for run in known.packages.transactions if run.id in told),
         findings=finish(drafts, shown),
-        unknown=_unknown(survey, (*_disordered(survey, checkpoint), *_beyond(survey, bounds), *known.unknown)),
+        unknown=_unknown(
+            survey, (*_disordered(survey, checkpoint), *_beyond(survey, known.own, bounds), *known.unknown)
+        ),
     )
 
 
@@ -208,7 +212,7 @@ def _disordered(survey: Survey, checkpoint: Checkpoint | None) -> tuple[Unknown,
     return tuple(Unknown(f"time of {checkpoint.name}", item.says) for item in pairs)
 
 
-def _beyond(survey: Survey, bounds: Bounds) -> tuple[Unknown, ...]:
+def _beyond(survey: Survey, own: Iterable[Record], bounds: Bounds) -> tuple[Unknown, ...]:
     """Why what happened since the checkpoint cannot be told, or not all of it: "nothing" would be no answer then."""
     checkpoint = bounds.checkpoint
     if checkpoint is None:
@@ -220,7 +224,7 @@ def _beyond(survey: Survey, bounds: Bounds) -> tuple[Unknown, ...]:
             "the time of its files lies in the future, so that everything seems to be older: `--since T` names a time"
         )
         found.insert(0, Unknown(what, why))
-    elif not _is_stamped(survey, checkpoint) and (why_not := out_of_reach(survey, checkpoint)) is not None:
+    elif not _is_stamped(survey, checkpoint) and (why_not := out_of_reach(survey, own, checkpoint)) is not None:
         found.append(Unknown(what, why_not))
     return tuple(found)
 

@@ -15,7 +15,7 @@ from envguard.fingerprint.rules import is_torch_stack
 from envguard.timeline.build import departures_of, packages_of
 from envguard.timeline.events.code import edit_proofs
 from envguard.timeline.moments import Before, Untouched, changed_since
-from envguard.timeline.packages.package_events import Packages
+from envguard.timeline.packages.inferred import Departure
 from envguard.timeline.packages.records import own_records, read_records
 from envguard.timeline.packages.restored import read_restored
 from envguard.timeline.reach import out_of_reach
@@ -31,26 +31,27 @@ class Told:
 
 def told_at(survey: Survey, checkpoint: Checkpoint) -> Told:
     """What is known of the packages when a checkpoint without a stamp was saved."""
-    packages, saved_ns = packages_of(survey), checkpoint.saved_ns
+    records = read_records(survey)
+    own = own_records(records)
+    packages, saved_ns = packages_of(survey, records), checkpoint.saved_ns
     found = changed_since(packages.swaps, saved_ns, read_restored(survey.journal), packages.removals)
-    beyond = out_of_reach(survey, checkpoint)
+    beyond = out_of_reach(survey, own, checkpoint)
     if beyond is not None:
         # Where everything is newer, that one package is says neither that it was there nor that it was not.
         found = tuple(item for item in found if item.swap is None or item.swap.previous)
-    found = tuple(_unless_unproved(survey, item, saved_ns) for item in found)
-    departed = tuple(_departed_since(survey, packages, saved_ns))
+    if not any(record.time_ns <= saved_ns for record in own):
+        found = tuple(_unless_unproved(survey, item, saved_ns) for item in found)
+    departed = tuple(_departed_since(departures_of(survey, own, packages), saved_ns))
     edited = _edited_since(survey, saved_ns, {item.name for item in (*found, *departed)})
     return Told((*found, *departed, *edited), beyond)
 
 
 def _unless_unproved(survey: Survey, item: Before, saved_ns: int) -> Before:
     """An install of which no predecessor is known is no proof that there was none: it may be the same build again.
-    A record without the package is one. So is a uv cache that had not unpacked any build of it yet, but for torch and
-    its like: of those it would be a grave thing to say, and a cache can have been cleaned."""
+    A record without the package is one, and here there is none. So is a uv cache that had not unpacked any build of
+    it yet, but for torch and its like: of those it would be a grave thing to say, and caches get cleaned."""
     swap = item.swap
     if swap is None or swap.previous or swap.was_there is not None:
-        return item
-    if any(record.time_ns <= saved_ns for record in own_records(read_records(survey))):
         return item
     unpacked = [use.unpacked_ns for use in survey.archive_uses if use.archive.name == item.name]
     if unpacked and not is_torch_stack(item.name) and all(at is not None and at > saved_ns for at in unpacked):
@@ -59,8 +60,8 @@ def _unless_unproved(survey: Survey, item: Before, saved_ns: int) -> Before:
     return Before(item.name, doubt=doubt, stays=True)
 
 
-def _departed_since(survey: Survey, packages: Packages, saved_ns: int) -> Iterable[Before]:
-    for item in departures_of(survey, own_records(read_records(survey)), packages):
+def _departed_since(departures: Iterable[Departure], saved_ns: int) -> Iterable[Before]:
+    for item in departures:
         if item.may_follow(saved_ns):
             why = f"{item.event.from_} is what {item.record.path} has, and an older install lies there now"
             yield Before(item.install.name, doubt=f"{why}: when that came is not known")

@@ -8,7 +8,6 @@ import hashlib
 import os
 import posixpath
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -108,17 +107,10 @@ class Altered(NoFingerprint):
 def parse_fingerprint(data: bytes) -> Fingerprint:
     """A fingerprint or stamp from its JSON. Raises `NoFingerprint`, and `Altered` for one that was edited."""
     try:
-        return believed(msgspec.json.decode(data))
+        stored = msgspec.json.decode(data)
+        taken = msgspec.convert(stored, Fingerprint)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NoFingerprint(f"it is no fingerprint: {error}") from error
-
-
-def believed(stored: Any) -> Fingerprint:
-    """The fingerprint that a file or a line of a journal holds, where it is as it was written.
-
-    Raises `Altered` where it is not, `msgspec.ValidationError` where it is none.
-    """
-    taken = msgspec.convert(stored, Fingerprint)
     altered = why_altered(taken, stored)
     if altered is not None:
         raise Altered(altered)

@@ -14,7 +14,7 @@ from envguard.fingerprint.units import some_of
 from envguard.model.event import Event
 from envguard.model.fingerprint import Code, Fingerprint
 from envguard.timeline.events.happening import end_of
-from envguard.timeline.findings.draft import Draft
+from envguard.timeline.findings.draft import Draft, diff_against
 
 SECOND_S = 1.0
 """The reflog knows whole seconds."""
@@ -60,8 +60,7 @@ def _of_tree(
     since = checkpoint.saved_ns / clock.NS - SECOND_S
     names = (*files.edited, *files.deleted, *files.perhaps)
     of_tree = [event for event in events if _is_of(event, history, names, since)]
-    against = f" {shlex.quote(ref)}" if ref is not None else ""
-    caveat = f"whether a run executes what changed is not known: `envguard diff{against}` grades it"
+    caveat = f"whether a run executes what changed is not known: {diff_against(ref)} grades it"
     if stamped is None:
         caveat = "whether a run executes what changed is not known, and no stamp has the code that it ran"
     return Draft(

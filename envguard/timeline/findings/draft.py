@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,11 @@ def importance(name: str) -> int:
 def more(items: Sequence[object], shown: int) -> str:
     """` and 3 more`, of a list of which the first `shown` are named."""
     return f" and {len(items) - shown} more" if len(items) > shown else ""
+
+
+def diff_against(ref: str | None) -> str:
+    """The command that compares with a reference, as a sentence names it."""
+    return f"`envguard diff{f' {shlex.quote(ref)}' if ref is not None else ''}`"
 
 
 def finish(drafts: list[Draft], events: tuple[Event, ...]) -> tuple[Finding, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 
 from envguard import clock
@@ -12,7 +11,7 @@ from envguard.acquire.survey import Survey
 from envguard.fingerprint.units import counted, size
 from envguard.model.event import Event
 from envguard.model.fingerprint import FileSet, Fingerprint
-from envguard.timeline.findings.draft import Draft
+from envguard.timeline.findings.draft import Draft, diff_against
 
 
 def input_findings(
@@ -36,8 +35,7 @@ def input_findings(
             continue
         own = {tree.path for tree in trees}
         rests = [event for event in events if event.kind == kind and event.subject in own]
-        against = f"`envguard diff{f' {shlex.quote(ref)}' if ref is not None else ''}`"
-        caveat = f"a touch or a copy writes a file, too: {against} compares contents"
+        caveat = f"a touch or a copy writes a file, too: {diff_against(ref)} compares contents"
         if stamped is None:
             caveat = "a touch or a copy writes a file, too, and no stamp has its content of then"
         title = f"the {what} changed after {checkpoint.name}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import shlex
 from collections.abc import Iterable, Sequence
 
 from envguard import clock
@@ -15,7 +14,7 @@ from envguard.fingerprint.units import some_of
 from envguard.model.event import Event
 from envguard.model.evidence import Evidence
 from envguard.timeline.events.happening import end_of, make_event
-from envguard.timeline.findings.draft import Draft, more
+from envguard.timeline.findings.draft import Draft, diff_against, more
 from envguard.timeline.packages.records import Record
 
 
@@ -66,7 +65,7 @@ def startup_findings(
     says = "; ".join(f"{event.summary} ({_when(event)})" for event in late[:4]) + f"{more(late, 4)}."
     caveat = "what it does to a run is not known"
     if stamped is not None:
-        caveat += f": `envguard diff {shlex.quote(stamped)}` tells it apart from what the checkpoint had"
+        caveat += f": {diff_against(stamped)} tells it apart from what the checkpoint had"
     return [Draft((4, 0.0), title, says, (*((saved,) if saved is not None else ()), *late[:12]), (caveat,))]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.model.event import Event, PackageChange, Requirement, Transaction
 from envguard.timeline.events.checkpoints import is_copy
 from envguard.timeline.events.happening import end_of, start_of
-from envguard.timeline.findings.draft import STACK, Draft, importance, more
+from envguard.timeline.findings.draft import STACK, Draft, diff_against, importance, more
 from envguard.timeline.findings.old_build import WITNESS, build_before
 from envguard.timeline.packages.package_events import Packages, Swap
 from envguard.timeline.packages.restored import Restored
@@ -195,8 +194,7 @@ def _swap_finding(
         )
         events.append(earlier)
     if not caveats:
-        against = f" {shlex.quote(ref)}" if ref is not None else ""
-        caveats = (f"a swap alone proves no harm: `envguard diff{against}` grades what it changed",)
+        caveats = (f"a swap alone proves no harm: {diff_against(ref)} grades what it changed",)
     return Draft(
         (0, importance(lead.change.name), -float(lead.group.start_ns)),
         title,

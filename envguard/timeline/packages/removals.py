@@ -102,11 +102,11 @@ def _own(restored: Iterable[Restored], current: Mapping[str, Install]) -> Iterat
 
 def _cut_short(known: Known, current: Mapping[str, Install]) -> Iterator[Removal]:
     """Taken out by what was cut short before anything had taken its place."""
+    cached = by_name(sightings_of_cache(known.uses, ())) if known.cut_short else {}
     for cut in known.cut_short:
         if cut.mended is not None or cut.going is None or cut.began_ns is None or cut.package in current:
             continue
         left = Sighting(cut.package, Version(cut.going, cut.going), cut.began_ns, "leftovers", cut.evidence)
-        cached = by_name(sightings_of_cache(known.uses, ()))
         said = (left, *known.sightings.get(cut.package, ()), *cached.get(cut.package, ()))
         before = previous_builds(cut.began_ns, said, None, None)
         previous = next(each for each in before if any(item.source == "leftovers" for item in each.sightings))
