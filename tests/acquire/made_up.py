@@ -11,7 +11,7 @@ from envguard.acquire.seam.host import Host
 
 MACHINE = {
     "uid": 1000, "user": "ada", "home": "/home/ada", "host": "box", "kernel": "6.8.0", "system": "Linux",
-    "arch": "x86_64", "boot_time": 1_700_000_000, "now": 1_800_000_000.0, "utc_offset": 0, "cwd": "/work",
+    "arch": "x86_64", "boot_time": 1_700_000_000, "now": 1_800_000_000.0, "utc_offset": 0, "cwd": "/srv",
     "cpus": 8, "tmpdir": "/tmp",
 }  # fmt: skip
 

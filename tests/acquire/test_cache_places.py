@@ -30,7 +30,7 @@ def test_where_caches_lie_by_default() -> None:
     ("environ", "paths"),
     [
         ({"TORCHINDUCTOR_CACHE_DIR": "/fast/c"}, ["/fast/c", "/home/ada/.triton/cache"]),
-        ({"TORCHINDUCTOR_CACHE_DIR": "c/"}, ["/work/c", "/home/ada/.triton/cache"]),
+        ({"TORCHINDUCTOR_CACHE_DIR": "c/"}, ["/srv/c", "/home/ada/.triton/cache"]),
         ({"TRITON_CACHE_DIR": "/t"}, ["/tmp/torchinductor_ada", "/t"]),
         ({"TRITON_HOME": "/th"}, ["/tmp/torchinductor_ada", "/th/.triton/cache"]),
         ({"TMPDIR": "/scratch/"}, ["/scratch/torchinductor_ada", "/home/ada/.triton/cache"]),

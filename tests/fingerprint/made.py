@@ -94,7 +94,7 @@ def cache(**more: Any) -> CompileCache:
 
 def tree(**more: Any) -> Code:
     fields: dict[str, Any] = {
-        "path": "/work/project",
+        "path": "/srv/project",
         "commit": "a" * 40,
         "branch": "main",
         "dirty": False,

@@ -354,15 +354,15 @@ def test_code() -> None:
         return replace(BASE, code=(tree(**change),))
 
     dirty = b(dirty=True, diff_digest="9" * 64, dirty_files=("dflash_model.py",))
-    drift = drifts(dirty)["code", "/work/project"]
+    drift = drifts(dirty)["code", "/srv/project"]
     assert (drift.severity, drift.effect) == ("warn", "numerics")
     assert "dflash_model.py" in drift.why
     other = b(dirty=True, diff_digest="8" * 64, dirty_files=("dflash_model.py",))
-    assert grade(other, "code", "/work/project", dirty) == ("warn", "numerics")
-    assert grade(BASE, "code", "/work/project", dirty) == ("warn", "numerics")
-    assert grade(b(commit="b" * 40), "code", "/work/project") == ("warn", "numerics")
-    assert grade(b(branch="try"), "code", "/work/project") == ("info", "none")
-    assert grade(b(submodules={"kernels": "1" * 40}), "code", "/work/project/kernels") == ("warn", "numerics")
+    assert grade(other, "code", "/srv/project", dirty) == ("warn", "numerics")
+    assert grade(BASE, "code", "/srv/project", dirty) == ("warn", "numerics")
+    assert grade(b(commit="b" * 40), "code", "/srv/project") == ("warn", "numerics")
+    assert grade(b(branch="try"), "code", "/srv/project") == ("info", "none")
+    assert grade(b(submodules={"kernels": "1" * 40}), "code", "/srv/project/kernels") == ("warn", "numerics")
     assert compare(BASE, replace(BASE, code=None)).unknown == (Unknown("code", "not recorded in B"),)
 
 
