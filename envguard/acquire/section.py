@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from envguard.model.evidence import Unknown
+from envguard.model.evidence import Code, Unknown
 from envguard.model.fingerprint import Problem
 
 T = TypeVar("T")
@@ -31,9 +31,10 @@ class Notes:
     def problem(self, kind: str, subject: str, says: str, path: str | None = None) -> None:
         self.problems.append(Problem(kind=kind, subject=subject, says=says, path=path))
 
-    def unseen(self, what: str, why: str | OSError) -> None:
-        """Something could not be determined; an `OSError` is told in the system's words."""
-        self.unknown.append(Unknown(what, reason(why) if isinstance(why, OSError) else why))
+    def unseen(self, what: str, why: str | OSError, code: Code = "") -> None:
+        """Something could not be determined: an `OSError` refused it, a text says why it is undecided."""
+        refused = isinstance(why, OSError)
+        self.unknown.append(Unknown.refused(what, why, code) if refused else Unknown(what, str(why), code=code))
 
     def take(self, problems: Iterable[Problem], unknown: Iterable[Unknown]) -> None:
         self.problems.extend(problems)

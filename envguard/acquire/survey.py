@@ -44,7 +44,6 @@ from envguard.acquire.torch.cache_evidence import with_evident_places
 from envguard.acquire.torch.cache_places import cache_places
 from envguard.config import Config
 from envguard.model.action import Unavailable
-from envguard.model.event import ENDED
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Driver
 from envguard.model.run import RunRecord
@@ -155,7 +154,7 @@ def survey(host: Host, request: Request, progress: Progress = no_progress) -> Su
             ask(host, request, seen)
         except OSError as error:
             # A reader names what it cannot see itself; what slips through must not cost the other witnesses.
-            seen.unknown.append(Unknown(name, f"{error.filename or 'a path'}: {error.strerror or error}"))
+            seen.unknown.append(Unknown.refused(name, f"{error.filename or 'a path'}: {error.strerror or error}"))
     seen.unknown = list(dict.fromkeys(seen.unknown))
     return seen
 
@@ -179,7 +178,7 @@ def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
     seen.checkpoints = find_checkpoints(host, request.checkpoint_roots, request.named)
     seen.unknown += seen.checkpoints.unknown
     # The order is the step's; what the times say against it is told, since every gap is counted from a time.
-    seen.unknown += [Unknown(f"time of {name}", says) for name, says in seen.checkpoints.disorder_told()]
+    seen.unknown += [Unknown(f"time of {name}", says, "aside") for name, says in seen.checkpoints.disorder_told()]
     if not seen.checkpoints.roots:
         seen.lacks("checkpoint", "none of the places to look in exists")
     found, shared = [], SharedPackages()
@@ -187,14 +186,14 @@ def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
         try:
             stamp = stamps.read_stamp(host, checkpoint)
         except OSError as error:
-            seen.unknown.append(Unknown(f"stamp of {checkpoint.name}", error.strerror or str(error)))
+            seen.unknown.append(Unknown.refused(f"stamp of {checkpoint.name}", error))
             continue
         if stamp is not None:
             if stamp.fingerprint is not None:
                 stamp = replace(stamp, fingerprint=shared.of(stamp.fingerprint))
             found.append(stamp)
             if stamp.why_not is not None:
-                seen.unknown.append(Unknown(f"stamp of {checkpoint.name}", stamp.why_not))
+                seen.unknown.append(Unknown(f"stamp of {checkpoint.name}", stamp.why_not, "aside"))
     seen.stamps = tuple(found)
     for stamp in found:
         other = other_environment(host, stamp.fingerprint, seen.env.prefix) if stamp.fingerprint is not None else None
@@ -233,7 +232,7 @@ def _logs(host: Host, request: Request, seen: Survey) -> None:
             if all(item.witness != "tensorboard" for item in seen.unavailable):
                 seen.lacks("tensorboard", str(error))
         except OSError as error:
-            seen.unknown.append(Unknown(f"log {file.path}", error.strerror or str(error)))
+            seen.unknown.append(Unknown.refused(f"log {file.path}", error))
     seen.train_logs, seen.text_logs = tuple(trained), tuple(texts)
     if not trained:
         seen.lacks("train-log", "no log with steps and rates in the run directories; `logs = ` names others")
@@ -287,7 +286,9 @@ def _installer_logs(host: Host, request: Request, seen: Survey) -> None:
     seen.busy = lost_files.at_work(host, seen.env, request.state)
     cut = read_cut_short(host, seen.env, seen.distributions, trees, seen.unknown)
     if seen.busy is not None:
-        seen.unknown += [Unknown(f"{ENDED}{item.package} ended", seen.busy) for item in cut if item.mended is None]
+        seen.unknown += [
+            Unknown(f"whether the install of {item.package} ended", seen.busy) for item in cut if item.mended is None
+        ]
         cut = tuple(item for item in cut if item.mended is not None)
     seen.cut_short = cut
     seen.installs = tuple(installs.with_ends(seen.installs, cut))

@@ -107,9 +107,9 @@ def differences(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:
 
 def _unknown(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown]:
     """What one side could not tell is undetermined; what neither could, for one reason, is equal but for the GPU."""
-    both = set(a.unknown) & set(b.unknown)
+    both = {item.same for item in a.unknown} & {item.same for item in b.unknown}
     for item in dict.fromkeys((*a.unknown, *b.unknown)):
-        if item not in both or facet_of_unknown(item.what) == "gpu":
+        if item.same not in both or facet_of_unknown(item.what) == "gpu":
             yield item
         else:
             yield Change("unknown", item.what, "both", None, None, item.why)

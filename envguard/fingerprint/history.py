@@ -10,7 +10,6 @@ from envguard import clock
 from envguard.acquire.runs.checkpoints import short_names
 from envguard.acquire.runs.own_records import Entry, read_journal, read_run_records
 from envguard.acquire.runs.stamps import read_stamp
-from envguard.acquire.section import reason
 from envguard.fingerprint.places import Places
 from envguard.model.action import LogEntry, LogReport
 from envguard.model.evidence import Unknown
@@ -42,7 +41,7 @@ def _checkpoints(places: Places, notes: list[str], unknown: list[Unknown]) -> It
         try:
             stamp = read_stamp(places.host, checkpoint)
         except OSError as error:
-            unknown.append(Unknown(checkpoint.path, reason(error)))
+            unknown.append(Unknown.refused(checkpoint.path, error))
             stamp = None
         if stamp is not None and stamp.why_not is not None:
             notes.append(f"{names[checkpoint.path]}: {stamp.why_not}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from envguard.config import PolicyRule
 from envguard.fingerprint.diff import differences, order, report
 from envguard.fingerprint.rules import OWN, Change, check_policy, grade
@@ -115,7 +117,7 @@ def _undetermined(named: Sequence[Named]) -> list[Unknown]:
     for label, fingerprint in named:
         for item in differences(named[0][1], fingerprint):
             if isinstance(item, Unknown):
-                found.append(Unknown(item.what, f"{label}: {item.why}"))
+                found.append(msgspec.structs.replace(item, why=f"{label}: {item.why}"))
     return [item for item in dict.fromkeys(found) if item not in every]
 
 

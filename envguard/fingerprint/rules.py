@@ -311,6 +311,7 @@ def grade(change: Change, policy: Sequence[PolicyRule] = ()) -> Drift:
         severity=rule.severity,
         effect=rule.effect,
         why=rule.why.format(subject=change.subject, a=change.a, b=change.b, detail=change.detail),
+        kind=change.kind,
     )
     override = policy_for(policy, drift.facet, drift.subject)
     if override is None or override.severity == drift.severity:

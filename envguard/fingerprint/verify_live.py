@@ -93,7 +93,7 @@ def _unowned(host: Host, env: Environment, distributions: Distributions) -> Iter
             says = f"no installed package lists {path}: an install that was cut short, or files put there by hand"
             yield Unknown(posixpath.basename(path), says)
     except OSError as error:
-        yield Unknown("the environment", f"{error.filename}: {reason(error)}")
+        yield Unknown.refused("the environment", f"{error.filename}: {reason(error)}")
 
 
 def _check_names(names: frozenset[str], distributions: Distributions) -> None:

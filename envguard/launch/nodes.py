@@ -150,7 +150,7 @@ def disagreements(
             for drift in report.drifts
             if drift.severity != "info" and drift.facet not in _OWN_AFFAIR
         ]
-        unknown += [Unknown(item.what, f"{node}: {item.why}") for item in report.unknown]
+        unknown += [msgspec.structs.replace(item, why=f"{node}: {item.why}") for item in report.unknown]
     return tuple(drifts), tuple(dict.fromkeys(unknown))
 
 

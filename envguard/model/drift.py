@@ -28,11 +28,13 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     effect: Effect
     why: str
+    kind: str = ""
+    """What kind of change it is, as the rules name it (`replaced`, `unmet`, `problem:patched`, …)."""
 
     @property
     def is_requirement(self) -> bool:
         """Whether it is a requirement that no longer holds: `a` and `b` are then of the package that is required."""
-        return self.facet == "packages" and " requires `" in self.why
+        return self.kind in ("unmet", "unmet-stack", "newcomer-unmet")
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

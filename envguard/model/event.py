@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 from typing import Literal, get_args
 
 import msgspec
@@ -39,21 +37,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Confidence
     transaction: str | None = None
     evidence: tuple[Evidence, ...]
-
-
-REFUSALS = (
-    *(os.strerror(code) for code in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)),
-    "not recorded in this bundle",
-)
-"""How the reason ends where something is there and could not be read, by the system's or the bundle's word."""
-SINCE = "what changed since "
-"""Beginning of what is unknown where the checkpoint's own time is no time to count from, or its stamp is no stamp."""
-LOST = "deleted files of "
-"""Beginning of what is unknown where files are missing and somebody is at work on the environment."""
-ENDED = "whether the install of "
-"""Beginning of what is unknown where an install that has not ended may still be at work, or could not be seen."""
-UNREAD_STAMP = "its stamp "
-"""Beginning of the reason where it is the checkpoint's stamp that is there and cannot be used."""
 
 
 def event_id(kind: str, subject: str, time: str | None, end: str | None) -> str:
@@ -138,18 +121,13 @@ class TimelineReport(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[Unknown, ...]
 
     def undetermined(self) -> tuple[Unknown, ...]:
-        """What is there and could not be read: without it "no finding" is no clean answer. A witness that is not
-        there is a fact, and none of these."""
-        undecided = (SINCE, LOST, ENDED)
-        return tuple(item for item in self.unknown if item.why.endswith(REFUSALS) or item.what.startswith(undecided))
+        """What an all-clear may not be given without: "no finding" is no clean answer then."""
+        return tuple(item for item in self.unknown if item.decides)
 
     def stamp_unread(self) -> str | None:
         """Why the stamp of the checkpoint that was asked about cannot be used though it is there (`cannot be read:
         …`); None where it was read, or where there is none."""
-        told = (
-            item.why for item in self.unknown if item.what.startswith(SINCE) and item.why.startswith(UNREAD_STAMP)
-        )
-        return next((why.removeprefix(UNREAD_STAMP) for why in told), None)
+        return next((item.why.removeprefix("its stamp ") for item in self.unknown if item.code == "stamp"), None)
 
     def exit_code(self) -> int:
         """1 where there are findings, else 3 where something could not be read."""

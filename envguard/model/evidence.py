@@ -73,11 +73,46 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return WRITERS[self.witness]
 
 
+Reason = Literal["absent", "refused", "undecided", "aside"]
+"""Why something is unknown, and so whether an all-clear may be given without it.
+
+`absent`: a witness is not there. That is a fact, and nothing rests on it.
+`refused`: it is there and could not be read.
+`undecided`: it was read, and does not decide.
+`aside`: it bears on how or why something changed, and not on whether anything did.
+"""
+Code = Literal["", "witness", "since", "stamp", "site"]
+"""What an unknown is about, where a reader has to know: a `witness` that is not there, what changed `since` a moment
+that no witness reaches, the `stamp` of the checkpoint asked about, the packages of a `site` folder."""
+
+
 class Unknown(msgspec.Struct, frozen=True, order=True):
     """Something that could not be determined, and why; carried to the screen, never dropped."""
 
     what: str
     why: str
+    reason: Reason = "undecided"
+    code: Code = ""
+
+    @classmethod
+    def refused(cls, what: str, why: str | Exception, code: Code = "") -> Unknown:
+        """It is there and could not be read; an `OSError` speaks in the system's words, without its path.
+
+        Of all errors, `FileNotFoundError` and `NotADirectoryError` alone mean that it is not there: a fact.
+        """
+        text = why if isinstance(why, str) else getattr(why, "strerror", None) or str(why) or type(why).__name__
+        absent = isinstance(why, FileNotFoundError | NotADirectoryError)
+        return cls(what, text, "absent" if absent else "refused", code)
+
+    @property
+    def decides(self) -> bool:
+        """Whether an all-clear may not be given without it."""
+        return self.reason in ("refused", "undecided")
+
+    @property
+    def same(self) -> tuple[str, str]:
+        """What makes two of them one, also where an older envguard stored no reason."""
+        return self.what, self.why
 
 
 def independent_writers(evidence: Iterable[Evidence]) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envguard import clock
 from envguard.fingerprint.units import counted
-from envguard.model.event import SINCE, Event, Finding, TimelineReport
+from envguard.model.event import Event, Finding, TimelineReport
 from envguard.report.checks import check_command
 from envguard.report.errors import printable
 from envguard.report.paragraph import paragraph
@@ -105,7 +105,7 @@ class View:
             says += f" since {checkpoint.name}, saved {when}, {stamp}"
         if not count and self.report.undetermined():
             # A stamp that cannot be read leaves other witnesses; a moment out of their reach leaves nothing.
-            beyond = any(item.what.startswith(SINCE) for item in self.report.undetermined())
+            beyond = any(item.code in ("since", "stamp") for item in self.report.unknown)
             lacks = (
                 "what changed is not known"
                 if beyond and not self.report.stamp_unread()
@@ -194,8 +194,8 @@ class View:
                 self.line(f"{'':16}$ {check_command(item)}", "dim")
 
     def unknown(self) -> None:
-        missing = [item for item in self.report.unknown if item.what.startswith("witness ")]
-        rest = [item for item in self.report.unknown if not item.what.startswith("witness ")]
+        missing = [item for item in self.report.unknown if item.code == "witness"]
+        rest = [item for item in self.report.unknown if item.code != "witness"]
         if rest:
             self.line("could not be seen", "bold")
             for item in rest if self.every or self.verbose else rest[:8]:

@@ -63,5 +63,5 @@ def _with_hash(host: Host, wheel: WheelFile, target: Target, unknown: list[Unkno
     try:
         return msgspec.structs.replace(candidate, sha256=(host.digest(wheel.path),))
     except OSError as error:
-        unknown.append(Unknown(wheel.path, error.strerror or str(error)))
+        unknown.append(Unknown.refused(wheel.path, error))
         return candidate

@@ -155,9 +155,9 @@ def aside_candidates(
             source = PutAside(aside, host)
             candidate = source.candidate(aside.build)
         except OSError as error:
-            unknown.append(Unknown(aside.directory, f"{error.filename}: {reason(error)}"))
+            unknown.append(Unknown.refused(aside.directory, f"{error.filename}: {reason(error)}"))
         except RecordUnusable as error:
-            unknown.append(Unknown(aside.directory, str(error)))
+            unknown.append(Unknown.refused(aside.directory, error))
         else:
             size = sum(row.size or 0 for row in read_rows(source, aside.was))
             found.append(msgspec.structs.replace(candidate, place="put-aside", aside=aside, bytes=size))

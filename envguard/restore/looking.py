@@ -49,6 +49,6 @@ def look_closely(
 def unseen(dists: Distributions, target: Target, plan: Plan) -> Iterator[Unknown]:
     """What stands against a plan as a whole: folders of packages that could not be listed, so that a package that is
     there looks as if it were not; and a goal that names nothing to hold the environment against."""
-    yield from (item for item in dists.unknown if item.what.startswith("packages in "))
+    yield from (item for item in dists.unknown if item.code == "site")
     if target.kind == "witnesses" and not (plan.steps or plan.same or plan.missing or plan.unknown):
         yield Unknown(f"packages of {target.reference}", "it has no stamp, and no witness names what to bring back")

@@ -11,7 +11,7 @@ from envguard.acquire.packages.markers import marker_values
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
-from envguard.model.event import LOST, SINCE, UNREAD_STAMP, Event, TimelineReport
+from envguard.model.event import Event, TimelineReport
 from envguard.model.evidence import Unknown
 from envguard.timeline.events import code as code_events
 from envguard.timeline.events import logs as log_events
@@ -97,7 +97,7 @@ def packages_of(survey: Survey, records: Sequence[Record]) -> Packages:
 
 def _packages(survey: Survey, graph: Graph, sightings: Sightings, own: tuple[Record, ...]) -> Packages:
     # Where a folder of packages could not be listed, what is not found there need not be gone.
-    whole = not any(item.what.startswith("packages in ") for item in survey.distributions.unknown)
+    whole = not any(item.code == "site" for item in survey.distributions.unknown)
     now_ns = int(survey.machine.now * clock.NS) if whole else None
     return read_packages(
         survey.installs,
@@ -153,7 +153,7 @@ def understand(survey: Survey) -> Understood:
     events += _other_events(survey)
     weighed = weigh(events, survey.boots.steps, survey.machine.now)
     ordered = in_order({event.id: event for event in weighed}.values())
-    doubts = (Unknown(f"{LOST}{name}", survey.busy or "") for name in packages.doubtful)
+    doubts = (Unknown(f"deleted files of {name}", survey.busy or "") for name in packages.doubtful)
     return Understood(
         own,
         sightings,
@@ -217,15 +217,15 @@ def _beyond(survey: Survey, own: Iterable[Record], bounds: Bounds) -> tuple[Unkn
     checkpoint = bounds.checkpoint
     if checkpoint is None:
         return ()
-    what = f"{SINCE}{checkpoint.name}"
+    what = f"what changed since {checkpoint.name}"
     found = [*_no_stamp(survey, checkpoint)]
     if checkpoint.saved_ns / clock.NS > survey.machine.now + FUTURE_S:
         why = (
             "the time of its files lies in the future, so that everything seems to be older: `--since T` names a time"
         )
-        found.insert(0, Unknown(what, why))
+        found.insert(0, Unknown(what, why, code="since"))
     elif not _is_stamped(survey, checkpoint) and (why_not := out_of_reach(survey, own, checkpoint)) is not None:
-        found.append(Unknown(what, why_not))
+        found.append(Unknown(what, why_not, code="since"))
     return tuple(found)
 
 
@@ -239,7 +239,8 @@ def _no_stamp(survey: Survey, checkpoint: Checkpoint) -> tuple[Unknown, ...]:
     why = (
         stamp.why_not if stamp is not None and stamp.why_not else f"the stamp cannot be read: {checkpoint.stamp_path}"
     )
-    return (Unknown(f"{SINCE}{checkpoint.name}", f"{UNREAD_STAMP}{why.removeprefix('the stamp ')}"),)
+    what = f"what changed since {checkpoint.name}"
+    return (Unknown.refused(what, f"its stamp {why.removeprefix('the stamp ')}", "stamp"),)
 
 
 def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[Draft]:
@@ -319,5 +320,5 @@ def _within(event: Event, bounds: Bounds, resting: set[str]) -> bool:
 
 
 def _unknown(survey: Survey, more: tuple[Unknown, ...]) -> tuple[Unknown, ...]:
-    missing = [Unknown(f"witness {item.witness}", item.why) for item in survey.unavailable]
+    missing = [Unknown(f"witness {item.witness}", item.why, "absent", "witness") for item in survey.unavailable]
     return tuple(dict.fromkeys([*survey.unknown, *more, *missing]))

@@ -19,7 +19,8 @@ from envguard.timeline.build import Bounds, build_timeline
 class Refusing(LiveHost):
     """Refuses one operation outside the venv and the interpreter below it."""
 
-    def __init__(self, operation: str, allowed: tuple[str, ...]) -> None:
+    def __init__(self, operation: str, allowed: tuple[str, ...], number: int = errno.EACCES) -> None:
+        self.number = number
         self.operation = operation
         self.allowed = allowed
         self.refused = 0
@@ -29,7 +30,7 @@ class Refusing(LiveHost):
             path = arguments[0] if arguments and isinstance(arguments[0], str) else "/"
             if not path.startswith(self.allowed):
                 self.refused += 1
-                raise PermissionError(errno.EACCES, "Permission denied", path)
+                raise OSError(self.number, os.strerror(self.number), path)
         return super().call(operation, *arguments)
 
 
@@ -58,6 +59,28 @@ def test_one_refused_operation_ends_no_survey(torch_stage: Stage, operation: str
     if host.refused and operation not in ("stat_target", "scan"):
         assert any("ermission denied" in item.why for item in report.unknown), report.unknown
         assert report.exit_code() == (1 if report.findings else 3)
+
+
+NOT_ABSENT = (errno.EACCES, errno.EIO, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EBUSY,
+              errno.ENOTCONN, errno.ETIMEDOUT, errno.ENOMEM, errno.ENODEV, errno.ENAMETOOLONG)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NOT_ABSENT, ids=errno.errorcode.get)
+def test_whatever_its_number_a_refusal_is_no_all_clear(torch_stage: Stage, number: int) -> None:
+    host = Refusing("listing", (str(torch_stage.venv), sys.base_prefix, "/proc", "/sys"), number)
+    (torch_stage.checkpoints / "step_690").mkdir()
+    report = build_timeline(survey(host, request(torch_stage)), Bounds(kinds=frozenset({"cache.pruned"})))
+    assert host.refused
+    assert report.findings == ()
+    refused = [item for item in report.unknown if item.reason == "refused"]
+    assert any(os.strerror(number) in item.why for item in refused), report.unknown
+    assert report.exit_code() == 3
+
+
+def test_a_witness_that_is_not_there_is_a_fact(torch_stage: Stage) -> None:
+    report = build_timeline(survey(LiveHost(), request(torch_stage)), Bounds(kinds=frozenset({"cache.pruned"})))
+    assert any(item.reason == "absent" and item.code == "witness" for item in report.unknown)
+    assert report.exit_code() == 0, report.undetermined()
 
 
 def test_every_witness_that_is_missing_says_why(torch_stage: Stage) -> None:

@@ -53,9 +53,9 @@ def read_boots(host: Host, machine: Machine, unknown: list[Unknown]) -> Boots:
     try:
         boots, steps = parse_wtmp(host.read(WTMP, MOST_BYTES, -MOST_BYTES))
     except FileNotFoundError:
-        unknown.append(Unknown("boots before the last one", f"{WTMP} is not there"))
+        unknown.append(Unknown("boots before the last one", f"{WTMP} is not there", "absent"))
     except OSError as error:
-        unknown.append(Unknown("boots before the last one", f"{WTMP}: {error.strerror or error}"))
+        unknown.append(Unknown.refused("boots before the last one", f"{WTMP}: {error.strerror or error}"))
     if machine.boot_time is not None:
         boots.append(Boot(machine.boot_time * NS, "/proc/stat", machine.kernel))
     return Boots(tuple(sorted(boots, key=lambda boot: boot.time_ns)), tuple(steps))

@@ -81,7 +81,7 @@ def _files(host: Host, folder: str, stem: str, unknown: list[Unknown]) -> list[t
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        unknown.append(Unknown(f"{folder}/{stem}", error.strerror or str(error)))
+        unknown.append(Unknown.refused(f"{folder}/{stem}", error))
         return []
     found = []
     for name, kind in names:
@@ -92,7 +92,7 @@ def _files(host: Host, folder: str, stem: str, unknown: list[Unknown]) -> list[t
             data = host.read(path, MOST_BYTES)
             data = unpack(data) if name.endswith(".gz") else data
         except (OSError, EOFError, zlib.error) as error:
-            unknown.append(Unknown(path, getattr(error, "strerror", None) or str(error)))
+            unknown.append(Unknown.refused(path, error))
             continue
         if len(data) == MOST_BYTES:
             unknown.append(Unknown(path, f"only its first {MOST_BYTES >> 20} MiB were read"))

@@ -61,7 +61,7 @@ def read_archive_uses(
         try:
             found.append(_use(host, archive, stale))
         except OSError as error:
-            unknown.append(Unknown(f"use of {archive.path}", error.strerror or str(error)))
+            unknown.append(Unknown.refused(f"use of {archive.path}", error))
     return tuple(found), tuple(unknown)
 
 

@@ -23,7 +23,6 @@ from envguard.acquire.packages.site_trees import SiteTrees
 from envguard.acquire.packages.unowned import unowned_folders
 from envguard.acquire.seam.host import Host, Stat
 from envguard.acquire.torch.torch_build import UnreadableVersion, read_version_file
-from envguard.model.event import ENDED
 from envguard.model.evidence import Evidence, Unknown
 
 _NO_LONGER_FILLING_NS = 60_000_000_000
@@ -91,7 +90,7 @@ def read_cut_short(
         try:
             found += ask()
         except OSError as error:
-            unknown.append(Unknown(f"{ENDED}{name} ended", error.strerror or str(error)))
+            unknown.append(Unknown.refused(f"whether the install of {name} ended", error))
     return tuple(found)
 
 

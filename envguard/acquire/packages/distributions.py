@@ -155,7 +155,7 @@ def read_distributions(host: Host, env: Environment, parsed: Parsed | None = Non
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            notes.unseen(f"packages in {entry.path}", error)
+            notes.unseen(f"packages in {entry.path}", error, "site")
             continue
         reader.read_folder(entry.path, listings[entry.path])
     shadowed = find_shadowed(host, env, listings)

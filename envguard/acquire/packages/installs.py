@@ -93,7 +93,7 @@ def read_installs(host: Host, distributions: Distributions) -> Installs:
             found.append(_install(host, distribution, owners))
         except OSError as error:
             why = f"{distribution.directory}: {error.strerror or error}"
-            unknown.append(Unknown(f"install time of {distribution.name}", why))
+            unknown.append(Unknown.refused(f"install time of {distribution.name}", why))
     return Installs(found=tuple(found), unknown=tuple(unknown))
 
 

@@ -23,7 +23,6 @@ from envguard.acquire.packages.record_file import Row, normalised
 from envguard.acquire.packages.site_trees import SiteTrees
 from envguard.acquire.processes.live_processes import roots_of
 from envguard.acquire.seam.host import Host, NotRecorded, Process, Stat
-from envguard.model.event import LOST
 from envguard.model.evidence import Unknown
 
 _GONE = (errno.ENOENT, errno.ENOTDIR)
@@ -113,7 +112,7 @@ def read_lost(
     if not found:
         return ()
     if busy is not None:
-        unknown += [Unknown(f"{LOST}{lost.package}", busy) for lost in found]
+        unknown += [Unknown(f"deleted files of {lost.package}", busy) for lost in found]
         return ()
     return tuple(found)
 

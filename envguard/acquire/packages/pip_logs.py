@@ -47,7 +47,7 @@ def read_pip_logs(
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            unknown.append(Unknown(f"pip log {path}", error.strerror or str(error)))
+            unknown.append(Unknown.refused(f"pip log {path}", error))
     return tuple(found)
 
 

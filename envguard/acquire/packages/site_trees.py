@@ -23,7 +23,7 @@ class SiteTrees:
             try:
                 self._walked[location] = dict(self._host.walk(location, skip=("__pycache__",)).entries)
             except OSError as error:
-                self._unknown.append(Unknown(f"edits in {location}", error.strerror or str(error)))
+                self._unknown.append(Unknown.refused(f"edits in {location}", error))
                 self._walked[location] = {}
         return self._walked[location]
 

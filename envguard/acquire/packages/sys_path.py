@@ -141,7 +141,7 @@ class SysPath:
         try:
             names = self.host.listing(path)
         except OSError as error:
-            self.notes.unseen(f"packages in {path}", error)
+            self.notes.unseen(f"packages in {path}", error, "site")
             return
         skip_hidden = self._minor() >= 13
         for name, kind in names:

@@ -106,7 +106,7 @@ def read_caches(host: Host, directories: tuple[str, ...]) -> UvCaches:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            unknown.append(Unknown(f"uv cache {cache}", error.strerror or str(error)))
+            unknown.append(Unknown.refused(f"uv cache {cache}", error))
             continue
         existing.append(cache)
         buckets = [name for name, kind in names if kind == "directory"]
@@ -123,7 +123,7 @@ def _archives(
     try:
         names = host.listing(f"{cache}/{bucket}")
     except OSError as error:
-        unknown.append(Unknown(f"{cache}/{bucket}", error.strerror or str(error)))
+        unknown.append(Unknown.refused(f"{cache}/{bucket}", error))
         return
     for name, kind in names:
         if kind != "directory":
@@ -133,14 +133,14 @@ def _archives(
             inner = host.listing(path)
             directory = host.stat(path)
         except OSError as error:
-            unknown.append(Unknown(path, error.strerror or str(error)))
+            unknown.append(Unknown.refused(path, error))
             continue
         dist_infos = [entry for entry, what in inner if what == "directory" and entry.endswith(".dist-info")]
         # Environments of `uv run --with` lie here too: they have a pyvenv.cfg and are no wheels.
         if any(entry == "pyvenv.cfg" for entry, _ in inner) or not dist_infos:
             continue
         if len(dist_infos) > 1:
-            unknown.append(Unknown(path, f"{len(dist_infos)} dist-info folders in one archive"))
+            unknown.append(Unknown(path, f"{len(dist_infos)} dist-info folders in one archive", "aside"))
             continue
         yield _archive(host, cache, path, dist_infos[0], directory, tuple(pointers.get(name, ())))
 
@@ -212,9 +212,9 @@ def _pointers(host: Host, cache: str, buckets: list[str], unknown: list[Unknown]
         try:
             walk = host.walk(root)
         except OSError as error:
-            unknown.append(Unknown(root, error.strerror or str(error)))
+            unknown.append(Unknown.refused(root, error))
             continue
-        unknown += [Unknown(f"{root}/{path}", why) for path, why in walk.failed]
+        unknown += [Unknown.refused(f"{root}/{path}", why) for path, why in walk.failed]
         paths = {path for path, _ in walk.entries}
         for path, stat in walk.entries:
             if stat.is_link and not paths & {f"{path}.http", f"{path}.rev"}:
@@ -251,7 +251,7 @@ def _pointer(host: Host, bucket: str, root: str, path: str, stat: Stat, unknown:
         data = host.read(f"{root}/{path}")
         archive, source_ctime, tail = _decode(data, path.endswith(".rev"))
     except (OSError, ValueError, msgpack.UnpackException) as error:
-        unknown.append(Unknown(f"{root}/{path}", f"not a pointer as uv is known to write them: {error}"))
+        unknown.append(Unknown(f"{root}/{path}", f"not a pointer as uv is known to write them: {error}", "aside"))
         return None
     url = WHEEL_URL.search(tail)
     return Pointer(

@@ -19,7 +19,6 @@ from envguard.acquire.packages.record_file import build_identity, parse_record
 from envguard.acquire.packages.uv_cache import as_installed
 from envguard.acquire.packages.wheel_tags import parse_wheel
 from envguard.acquire.seam.host import Host
-from envguard.acquire.section import reason
 from envguard.model.evidence import Unknown
 
 # A wheel's RECORD and its central directory are small beside this; whoever sends more is not a wheel.
@@ -85,10 +84,10 @@ def find_wheels(
         try:
             listed = host.listing(folder)
         except (FileNotFoundError, NotADirectoryError):
-            unknown.append(Unknown(f"find-links folder {folder}", "it is not there"))
+            unknown.append(Unknown(f"find-links folder {folder}", "it is not there", "absent"))
             continue
         except OSError as error:
-            unknown.append(Unknown(f"find-links folder {folder}", reason(error)))
+            unknown.append(Unknown.refused(f"find-links folder {folder}", error))
             continue
         for name, kind in listed:
             if kind in ("file", "link") and name.endswith(".whl") and canonicalize_name(name.split("-")[0]) in names:
@@ -127,9 +126,9 @@ def _pip_files(host: Host, cache: str, unknown: list[Unknown]) -> Iterator[str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            unknown.append(Unknown(root, reason(error)))
+            unknown.append(Unknown.refused(root, error))
             continue
-        unknown += [Unknown(f"{root}/{path}", why) for path, why in walk.failed]
+        unknown += [Unknown.refused(f"{root}/{path}", why) for path, why in walk.failed]
         for path, stat in walk.entries:
             if stat.is_file and (path.endswith(".whl") if bucket == "wheels" else stat.size > 200):
                 yield f"{root}/{path}"
@@ -153,9 +152,9 @@ def _take(
     try:
         found.append(read_wheel(host, path, place))
     except NotAWheel as error:
-        unknown.append(Unknown(path, str(error)))
+        unknown.append(Unknown.refused(path, error))
     except OSError as error:
-        unknown.append(Unknown(path, reason(error)))
+        unknown.append(Unknown.refused(path, error))
 
 
 def read_wheel(host: Host, path: str, place: Literal["find-links", "pip-cache"]) -> WheelFile:

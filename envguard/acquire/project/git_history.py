@@ -73,10 +73,10 @@ def read_git_history(host: Host, folder: str) -> tuple[GitHistory | None, list[U
             return None, []  # what is not there has no history; whoever needs it says that it is gone
         top = host.query(("git", "-C", folder, "rev-parse", "--show-toplevel"))
     except OSError as error:
-        return None, [Unknown(f"git history of {folder}", f"git cannot be asked: {error.strerror or error}")]
+        return None, [Unknown.refused(f"git history of {folder}", f"git cannot be asked: {error.strerror or error}")]
     if top.code != 0:
         why = top.err.strip().splitlines()[0] if top.err.strip() else f"git ended with {top.code}"
-        return None, [] if "not a git repository" in why else [Unknown(f"git history of {folder}", why)]
+        return None, [] if "not a git repository" in why else [Unknown.refused(f"git history of {folder}", why)]
     root = top.out.strip()
     log = _ask(host, root, unknown, "log", f"-{MOST_COMMITS}", f"--format=%H{_SEP}%ct{_SEP}%at{_SEP}%s")
     reflog = _ask(
@@ -102,13 +102,15 @@ def _ask(host: Host, root: str, unknown: list[Unknown], *words: str) -> str:
     try:
         answer: Answer = host.query(("git", "-C", root, *words))
     except OSError as error:
-        unknown.append(Unknown(f"git {words[0]} of {root}", error.strerror or str(error)))
+        unknown.append(Unknown.refused(f"git {words[0]} of {root}", error))
         return ""
     if answer.code != 0:
         # A repository without a commit yet has no log, which is a fact and no failure.
         if "does not have any commits" not in answer.err and "unknown revision" not in answer.err:
             unknown.append(
-                Unknown(f"git {words[0]} of {root}", answer.err.strip().splitlines()[0] if answer.err else "failed")
+                Unknown.refused(
+                    f"git {words[0]} of {root}", answer.err.strip().splitlines()[0] if answer.err else "failed"
+                )
             )
         return ""
     return answer.out

@@ -45,11 +45,13 @@ def read_shell_history(host: Host, machine: Machine, unknown: list[Unknown]) -> 
         except FileNotFoundError:
             continue
         except OSError as error:
-            unknown.append(Unknown(path, error.strerror or str(error)))
+            unknown.append(Unknown.refused(path, error))
             continue
         seen = True
     if not seen:
-        unknown.append(Unknown("witness shell-history", "no history of bash, zsh or fish is there"))
+        unknown.append(
+            Unknown("witness shell-history", "no history of bash, zsh or fish is there", "absent", "witness")
+        )
     return tuple(sorted(found, key=lambda command: (command.time_ns or 0, command.path, command.line)))
 
 

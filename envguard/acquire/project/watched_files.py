@@ -67,7 +67,7 @@ def read_locks(host: Host, root: str | None, unknown: list[Unknown]) -> tuple[Wa
             try:
                 content = host.read(path, MOST_LOCK) if name in PARSED else None
             except OSError as error:
-                unknown.append(Unknown(path, error.strerror or str(error)))
+                unknown.append(Unknown.refused(path, error))
                 content = None
             found.append(Watched(path, stat.mtime_ns, path, stat.size, 1, _copied(stat), content))
     return tuple(found)
@@ -84,12 +84,12 @@ def read_trees(host: Host, paths: Iterable[str], unknown: list[Unknown]) -> tupl
                 list(_files_in(host, path, unknown)) if stat.is_directory else [(path, _of_file(host, path, stat))]
             )
         except OSError as error:
-            unknown.append(Unknown(path, error.strerror or str(error)))
+            unknown.append(Unknown.refused(path, error))
             if isinstance(error, FileNotFoundError):
                 found.append(Watched(path, 0, path, 0, 0))
             continue
         if not files:
-            unknown.append(Unknown(path, "it holds no file"))
+            unknown.append(Unknown(path, "it holds no file", "absent"))
             found.append(Watched(path, 0, path, 0, 0))
             continue
         newest, facts = max(files, key=lambda item: item[1].mtime_ns)
@@ -101,9 +101,9 @@ def read_trees(host: Host, paths: Iterable[str], unknown: list[Unknown]) -> tupl
 def _expanded(host: Host, path: str, unknown: list[Unknown]) -> list[str]:
     if not is_pattern(path):
         return [path]
-    found = matching(host, path, lambda error: unknown.append(Unknown(path, error.strerror or str(error))))
+    found = matching(host, path, lambda error: unknown.append(Unknown.refused(path, error)))
     if not found:
-        unknown.append(Unknown(path, "no path fits the pattern"))
+        unknown.append(Unknown(path, "no path fits the pattern", "absent"))
     return found
 
 
@@ -115,13 +115,13 @@ def _of_file(host: Host, path: str, target: Stat) -> Stat:
 
 def _files_in(host: Host, path: str, unknown: list[Unknown]) -> Iterator[tuple[str, Stat]]:
     walked = host.walk(host.realpath(path), births=True)
-    unknown += [Unknown(f"{path}/{name}", why) for name, why in walked.failed]
+    unknown += [Unknown.refused(f"{path}/{name}", why) for name, why in walked.failed]
     for name, facts in walked.entries:
         if facts.is_link:
             try:
                 facts = host.stat_target(f"{walked.root}/{name}")
             except OSError as error:
-                unknown.append(Unknown(f"{path}/{name}", error.strerror or str(error)))
+                unknown.append(Unknown.refused(f"{path}/{name}", error))
                 continue
         if facts.is_file:
             yield f"{path}/{name}", facts
@@ -158,7 +158,7 @@ def read_edits(
             if item.recorded != hash_as(host, item.path, item.recorded):
                 found.append(Edited(item.package, item.path, stat.mtime_ns, stat.ctime_ns, stat.nlink, item.since_ns))
         except OSError as error:
-            unknown.append(Unknown(item.path, error.strerror or str(error)))
+            unknown.append(Unknown.refused(item.path, error))
     if len(late) > MOST_DIGESTS:
         unknown.append(Unknown("edits in site-packages", f"{len(late)} files are newer than their install; "
                                f"{MOST_DIGESTS} were hashed"))  # fmt: skip

@@ -76,7 +76,7 @@ def _sources(host: Host, checkpoint: Checkpoint, unknown: list[Unknown]) -> list
         try:
             names = [name for name, kind in host.listing(checkpoint.path) if kind == "file"]
         except OSError as error:
-            unknown.append(Unknown(f"metadata of {checkpoint.name}", error.strerror or str(error)))
+            unknown.append(Unknown.refused(f"metadata of {checkpoint.name}", error))
             return []
         paths += [(f"{checkpoint.path}/{name}", "json") for name in JSON_FILES if name in names]
         tensors = [name for name in names if name.endswith(".safetensors")][:1]
@@ -91,7 +91,7 @@ def _sources(host: Host, checkpoint: Checkpoint, unknown: list[Unknown]) -> list
         try:
             found.append((path, readers[kind](host, path)))
         except (OSError, ValueError, msgspec.DecodeError, zipfile.BadZipFile) as error:
-            unknown.append(Unknown(f"metadata of {path}", getattr(error, "strerror", None) or str(error)))
+            unknown.append(Unknown.refused(f"metadata of {path}", error))
     return found
 
 

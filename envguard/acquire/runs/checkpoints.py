@@ -186,7 +186,7 @@ class _Search:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            self.unknown.append(Unknown(f"checkpoints in {root}", error.strerror or str(error)))
+            self.unknown.append(Unknown.refused(f"checkpoints in {root}", error))
             return True
         self._take(root, names, depth)
         return True
@@ -229,7 +229,7 @@ class _Search:
         try:
             checkpoint = read_checkpoint(self.host, path)
         except OSError as error:
-            self.unknown.append(Unknown(f"checkpoint {path}", error.strerror or str(error)))
+            self.unknown.append(Unknown.refused(f"checkpoint {path}", error))
             return
         if checkpoint is not None:
             self.found[path] = checkpoint
@@ -241,7 +241,7 @@ class _Search:
             linked = self.host.stat(path).is_link
             checkpoint = None if linked or is_unfinished(name) else read_checkpoint(self.host, path)
         except OSError as error:
-            self.unknown.append(Unknown(f"checkpoint {path}", error.strerror or str(error)))
+            self.unknown.append(Unknown.refused(f"checkpoint {path}", error))
             return
         if checkpoint is not None:
             self.found.setdefault(path, checkpoint)
@@ -252,7 +252,7 @@ class _Search:
         except FileNotFoundError:
             return kind == "link"  # a dangling link: nothing to resume from
         except OSError as error:
-            self.unknown.append(Unknown(f"checkpoint {path}", error.strerror or str(error)))
+            self.unknown.append(Unknown.refused(f"checkpoint {path}", error))
             return True
         if checkpoint is None or not is_checkpoint(name, checkpoint.kind):
             return False

@@ -65,7 +65,7 @@ def find_logs(
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            unknown.append(Unknown(f"logs in {folder}", error.strerror or str(error)))
+            unknown.append(Unknown.refused(f"logs in {folder}", error))
             continue
         if any(name == "pyvenv.cfg" for name, _ in names):
             continue
@@ -98,7 +98,7 @@ def _named(host: Host, path: str, found: dict[str, LogFile], unknown: list[Unkno
     try:
         stat = host.stat_target(path)
     except OSError as error:
-        unknown.append(Unknown(f"log {path}", error.strerror or str(error)))
+        unknown.append(Unknown.refused(f"log {path}", error))
         return
     if stat.is_directory:
         inner, missed = find_logs(host, (path,), ())

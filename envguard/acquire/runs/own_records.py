@@ -47,9 +47,9 @@ def read_journal(host: Host, state: str | None, unknown: list[Unknown]) -> tuple
                     torn += entry is None and bool(line.strip())
                     found += [entry] if entry is not None else []
         except OSError as error:
-            unknown.append(Unknown(path, error.strerror or str(error)))
+            unknown.append(Unknown.refused(path, error))
         if torn:
-            unknown.append(Unknown(path, f"{torn} lines are torn or no entries"))
+            unknown.append(Unknown.refused(path, f"{torn} lines are torn or no entries"))
     return tuple(sorted(found, key=lambda entry: entry.time)) if names else None
 
 
@@ -65,7 +65,7 @@ def _entry(path: str, number: int, line: bytes, shared: SharedPackages, unknown:
         except Altered as error:
             # It says nothing: that there was one stays, what it says goes.
             why_not = f"the snapshot cannot be believed: {error}"
-            unknown.append(Unknown(f"{path}, line {number}", why_not))
+            unknown.append(Unknown.refused(f"{path}, line {number}", why_not))
             value.pop("id", None)
         except NoFingerprint as error:
             why_not = str(error)  # of a version that this one does not read
@@ -82,7 +82,7 @@ def read_run_records(host: Host, state: str | None, unknown: list[Unknown]) -> t
         try:
             found.append((path, msgspec.json.decode(host.read(path, 16 << 20), type=RunRecord)))
         except (OSError, msgspec.MsgspecError) as error:
-            unknown.append(Unknown(path, getattr(error, "strerror", None) or str(error)))
+            unknown.append(Unknown.refused(path, error))
     return tuple(found)
 
 
@@ -94,5 +94,5 @@ def _names(host: Host, folder: str | None, unknown: list[Unknown]) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        unknown.append(Unknown(folder, error.strerror or str(error)))
+        unknown.append(Unknown.refused(folder, error))
         return []

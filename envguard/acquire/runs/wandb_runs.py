@@ -68,7 +68,7 @@ def read_wandb_runs(host: Host, places: tuple[str, ...], zone: Zone) -> tuple[tu
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                unknown.append(Unknown(f"W&B runs in {folder}", error.strerror or str(error)))
+                unknown.append(Unknown.refused(f"W&B runs in {folder}", error))
                 continue
             for name, kind in names:
                 match = _RUN.fullmatch(name)
@@ -121,7 +121,7 @@ def _metadata(host: Host, path: str, unknown: list[Unknown]) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError) as error:
-        unknown.append(Unknown(path, getattr(error, "strerror", None) or str(error)))
+        unknown.append(Unknown.refused(path, error))
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -132,7 +132,7 @@ def _pins(host: Host, path: str, unknown: list[Unknown]) -> tuple[tuple[Pin, ...
     except FileNotFoundError:
         return (), 0
     except OSError as error:
-        unknown.append(Unknown(path, error.strerror or str(error)))
+        unknown.append(Unknown.refused(path, error))
         return (), 0
     pins, skipped = [], 0
     for number, line in enumerate(text.splitlines(), 1):

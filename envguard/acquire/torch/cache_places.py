@@ -16,7 +16,6 @@ from typing import Literal
 
 from envguard.acquire.seam.host import Host, Machine, NotRecorded
 from envguard.acquire.seam.patterns import is_pattern, matching
-from envguard.acquire.section import reason
 from envguard.model.evidence import Unknown
 
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -69,7 +68,7 @@ def _folders(host: Host, path: str, unknown: list[Unknown] | None) -> list[str]:
 
     def unseen(error: OSError) -> None:
         if unknown is not None:
-            unknown.append(Unknown(f"compile_cache {path}", reason(error)))
+            unknown.append(Unknown.refused(f"compile_cache {path}", error))
 
     if not is_pattern(path) or _is_folder(host, path):
         return [path]

@@ -53,7 +53,7 @@ def read_cache_times(host: Host, places: Iterable[Place], unknown: list[Unknown]
             changed = _above_changed_ns(host, place.path)
             found.append(CacheTimes(place.path, place.kind, False, parent_changed_ns=changed))
         except OSError as error:
-            unknown.append(Unknown(f"compile cache {place.path}", error.strerror or str(error)))
+            unknown.append(Unknown.refused(f"compile cache {place.path}", error))
     return tuple(found)
 
 
@@ -95,7 +95,7 @@ def _stamp(host: Host, place: Place, unknown: list[Unknown]) -> CacheStamp | Non
         return read_cache_stamp(host, place.path)
     except (OSError, ValueError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
-        unknown.append(Unknown(f"compile cache stamp {stamp_of(place.path)}", why))
+        unknown.append(Unknown.refused(f"compile cache stamp {stamp_of(place.path)}", why))
         return None
 
 
@@ -128,7 +128,7 @@ def read_archive_tags(host: Host, uses: Iterable[ArchiveUse], python: str, unkno
         try:
             key = read_torch_key(host, f"{use.archive.path}/torch", use.full_version, python)
         except OSError as error:
-            unknown.append(Unknown(f"cache tag of {use.archive.path}", error.strerror or str(error)))
+            unknown.append(Unknown.refused(f"cache tag of {use.archive.path}", error))
             continue
         found[use.archive.path] = cache_tag(key, python)
     return found

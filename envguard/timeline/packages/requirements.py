@@ -83,7 +83,7 @@ def _edge(install: Install, line: str, markers: Mapping[str, str], unknown: list
         parsed = Parsed(line)
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0]
-        unknown.append(Unknown(f"requirement of {install.name}: {line!r}", f"not a requirement: {reason}"))
+        unknown.append(Unknown(f"requirement of {install.name}: {line!r}", f"not a requirement: {reason}", "aside"))
         return None
     by_extra = False
     if parsed.marker is not None:
@@ -96,7 +96,7 @@ def _edge(install: Install, line: str, markers: Mapping[str, str], unknown: list
                     return None
         except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName) as error:
             unknown.append(
-                Unknown(f"requirement of {install.name}: {line!r}", f"its marker cannot be judged: {error}")
+                Unknown(f"requirement of {install.name}: {line!r}", f"its marker cannot be judged: {error}", "aside")
             )
             return None
     return Edge(install.name, install.version or "", canonicalize_name(parsed.name), line, parsed, by_extra)
