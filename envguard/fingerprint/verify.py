@@ -14,7 +14,7 @@ from envguard.acquire.packages.cut_short import never_ended
 from envguard.acquire.packages.uv_cache import Archive
 from envguard.acquire.packages.verification import DamagedFile, Observations, Observed, PoisonedFile
 from envguard.acquire.seam.host import Stat
-from envguard.model.drift import Damage, Unverifiable, VerifyReport
+from envguard.model.drift import Damage, Litter, Unverifiable, VerifyReport
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint, Problem
 
@@ -71,6 +71,7 @@ def judge(
         checked=len(seen.packages),
         files=sum(files for _, files in looked),
         hashed=sum(files for depth, files in looked if depth != "stat"),
+        litter=tuple(Litter(package=name, path=path, bytes=size) for name, path, size in seen.inert),
     )
 
 

@@ -101,6 +101,14 @@ class Unverifiable(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Litter(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in a package's folder that no RECORD lists and nothing imports: an editor's, a core dump, `.nfs…`."""
+
+    package: str
+    path: str
+    bytes: int
+
+
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `verify`."""
 
@@ -111,6 +119,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     checked: int
     files: int
     hashed: int
+    litter: tuple[Litter, ...] = ()
 
     def exit_code(self) -> int:
         """1 for damage, else 3 for what cannot be verified, else 0."""

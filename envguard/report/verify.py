@@ -31,6 +31,7 @@ def render(report: VerifyReport, *, verbose: bool, quiet: bool) -> Callable[[Con
         for package, rows in groupby(report.problems, key=lambda row: row.package):
             _package(console, package, list(rows), verbose)
         _unverifiable(console, report, verbose)
+        _litter(console, report, verbose)
         _scope(console, report)
 
     return show
@@ -77,6 +78,16 @@ def _unverifiable(console: Console, report: VerifyReport, verbose: bool) -> None
         rest = "" if verbose or len(names) <= _MOST_ROWS else f" and {len(names) - _MOST_ROWS} more (-v)"
         named = ", ".join(names if verbose else names[:_MOST_ROWS]) + rest
         paragraph(console, f"{named}: {why}", head=Text("unverifiable ", "yellow"), indent=6)
+
+
+def _litter(console: Console, report: VerifyReport, verbose: bool) -> None:
+    if not report.litter:
+        return
+    paths = [item.path for item in report.litter]
+    shown = paths if verbose else paths[:_MOST_ROWS]
+    rest = "" if len(shown) == len(paths) else f" and {len(paths) - len(shown)} more (-v)"
+    says = f"{counted(len(paths), 'file')} of no package that nothing imports: {', '.join(shown)}{rest}"
+    paragraph(console, says, style="dim")
 
 
 def _diff(console: Console, diff: str) -> None:

@@ -85,10 +85,22 @@ def test_normalising_leaves_what_the_wheel_brought() -> None:
         Row("p/../../../bin/q", HASH, 5),
         Row("/usr/share/p", HASH, 5),
         Row("p/unhashed.txt", None, 5),
+        Row("p/", HASH, 0),
+        Row("p/data/", HASH, None),
+        Row("p-1.data/purelib/p/b.py", HASH, 5),
+        Row("p-1.data/scripts/p", HASH, 5),
     ]
     kept = [Row("p-1.dist-info/METADATA", HASH, 9), Row("p/..hidden.py", HASH, 1), Row("p/a.py", HASH, 1)]
     assert list(normalised([*reversed(kept), *dropped])) == kept
     assert build_identity([*dropped, *kept]) == build_identity(kept)
+
+
+def test_rows_of_data_count_in_an_unpacked_wheel_alone() -> None:
+    row = Row("p-1.data/scripts/p", HASH, 5)
+    assert normalised([row]) == ()
+    assert normalised([row], unpacked=True) == (row,)
+    odd = [Row("a.data/", HASH, 0), Row("p/x.data/y.py", HASH, 1), Row("q.data", HASH, 1)]
+    assert normalised(odd) == (odd[1], odd[2])
 
 
 def test_identity_hangs_on_paths_and_hashes_alone() -> None:

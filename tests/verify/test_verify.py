@@ -173,6 +173,54 @@ def test_extra_file_but_not_what_python_writes(tree: Stage) -> None:
     assert kinds(report, "pine") == {"extra hook.py": "no package's RECORD lists it"}
 
 
+LITTER = (
+    ".nfs000000000001", "__init__.py~", ".__init__.py.swp", "cone.py.orig", "cone.py.rej", "cone.py.bak", "#cone.py#",
+    "core", "core.1234", ".DS_Store", ".ipynb_checkpoints/cone-checkpoint.py", "nohup.out", "build.log",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LITTER)
+def test_litter_is_told_and_no_damage(name: str, tree: Stage) -> None:
+    path = tree.site / "pine" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("x")
+    code, report = verify(tree, "--deep")
+    assert (code, report["problems"]) == (0, [])
+    assert [(each["package"], each["path"]) for each in report["litter"]] == [("pine", str(path))]
+    assert path.name in tree.envguard("verify").stdout.replace("\n", "")
+
+
+@pytest.mark.parametrize("name", ["core.py", "core.so", "logging.py", ".libs/libx.so.1", "config.json", "bak/a.py"])
+def test_what_can_be_loaded_is_no_litter(name: str, tree: Stage) -> None:
+    path = tree.site / "pine" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("x")
+    code, report = verify(tree)
+    assert (code, list(kinds(report, "pine")), report["litter"]) == (1, [f"extra {path.name}"], [])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "pine/,sha256={empty},0\npine/data/,,\n",
+        "pine,sha256={empty},0\n",
+        "pine,sha256={empty},\n",
+        "pine-1.0.data/purelib/pine/other.py,sha256={empty},0\n",
+        "pine-1.0.data/scripts/pine,sha256={empty},5\n",
+    ],
+)
+def test_rows_that_are_no_files_of_an_install_are_not_missing(rows: str, tree: Stage) -> None:
+    """As cmake 3.27.2 lists its folders, and old builders what no installer took over."""
+    record = tree.site / "pine-1.0.dist-info" / "RECORD"
+    break_link(record)
+    record.write_text(record.read_text() + rows.format(empty="47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"))
+    for deep in ((), ("--deep",)):
+        code, report = verify(tree, "pine", *deep)
+        assert [(item["kind"], item["path"]) for item in report["problems"] if item["kind"] == "missing"] == []
+    problems = json.loads(tree.envguard("snapshot", "--json").stdout)["problems"]
+    assert [item for item in problems if item["subject"] == "pine"] == []
+
+
 def test_edit_through_a_hard_link_poisons_the_cache(tree: Stage) -> None:
     path = tree.site / "pine" / "__init__.py"
     assert path.stat().st_nlink > 1, "uv links into its cache on this file system"

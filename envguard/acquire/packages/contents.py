@@ -108,15 +108,17 @@ def read_contents(
     progress: Callable[[int], None] | None = None,
     trust_records: bool = False,
     mapped: Sequence[str] = (),
+    unpacked: bool = False,
 ) -> AllContents:
-    """Looks at every file of every distribution; `progress` is told of bytes as they are hashed.
+    """Looks at every file of every distribution; `progress` is told of bytes as they are hashed. `unpacked`: they are
+    wheels in the archives of a cache, where the files of `.data` have not been put elsewhere.
 
     With `trust_records` a package whose RECORD has not moved since it was last looked at is taken as it was then,
     unless one of its files among `mapped` (paths below site-packages: the libraries of a process) has: what a stamp
     in a training loop can afford.
     """
     notes = Notes()
-    reader = _Reader(host, digests, notes, progress, tuple(mapped) if trust_records else None)
+    reader = _Reader(host, digests, notes, progress, tuple(mapped) if trust_records else None, unpacked)
     found = {each.directory: reader.read(each, policy.depth(each)) for each in distributions}
     return AllContents(found, tuple(notes.problems), tuple(notes.unknown))
 
@@ -149,12 +151,14 @@ class _Reader:
         notes: Notes,
         progress: Callable[[int], None] | None,
         mapped: tuple[str, ...] | None,
+        unpacked: bool,
     ) -> None:
         self.host = host
         self.digests = digests
         self.notes = notes
         self.progress = progress
         self.mapped = mapped
+        self.unpacked = unpacked
 
     def read(self, dist: Distribution, depth: Depth) -> Contents:
         marks = self.host.stats(dist.directory, ("RECORD", "INSTALLER"))
@@ -225,7 +229,7 @@ class _Reader:
             self.digests.memo[_damage(dist)] = json.dumps([key, record.problems])
         else:
             self.digests.memo.pop(_damage(dist), None)
-        return normalised(record.rows) if record.rows else None
+        return normalised(record.rows, self.unpacked) if record.rows else None
 
     def _tell(self, dist: Distribution, problems: Iterable[str]) -> None:
         for says in problems:
@@ -269,7 +273,9 @@ class _Reader:
                     departs[row.path] = known[row.path]
                 continue
             cause = hashing or before is not None or now[0] != row.size or now[1] > record[1] + AFTER_INSTALL_NS
-            if now[0] in _ABSENT:
+            if now[0] == -errno.EISDIR and not row.size:
+                pass  # RECORD lists a folder without the slash that says so
+            elif now[0] in _ABSENT:
                 departs[row.path] = MISSING
             elif now[0] < 0:
                 unread.append(row.path)

@@ -114,16 +114,25 @@ def _row(fields: list[str]) -> Row | None:
     return Row(path, digest or None, int(size) if size else None)
 
 
-def normalised(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """The rows that the wheel brought, sorted by path: the same for every installer, prefix and link mode."""
-    return tuple(sorted((row for row in rows if row.hash is not None and _is_payload(row.path)), key=_path))
+def normalised(rows: Iterable[Row], unpacked: bool = False) -> tuple[Row, ...]:
+    """The rows that the wheel brought, sorted by path: the same for every installer, prefix and link mode.
+
+    A row of `NAME-VERSION.data/` counts in an `unpacked` wheel alone: an installer puts its file elsewhere and lists
+    it there, so that one in the RECORD of an install names no file.
+    """
+    kept = (row for row in rows if row.hash is not None and _is_payload(row.path))
+    return tuple(sorted((row for row in kept if unpacked or not _is_data(row.path)), key=_path))
+
+
+def _is_data(path: str) -> bool:
+    return ".data/" in path and path.partition("/")[0].endswith(".data")
 
 
 def _is_payload(path: str) -> bool:
     if path.endswith((".pyc", ".pyo")) and "__pycache__/" in path:
         return False
-    if path.startswith(("../", "/")) or leaves_tree(path):
-        return False
+    if path.startswith(("../", "/")) or path.endswith("/") or leaves_tree(path):
+        return False  # a folder has no content (cmake 3.27 lists its own)
     folder, _, name = path.partition("/")
     return not (folder.endswith(".dist-info") and name in INSTALLER_FILES)
 

@@ -23,6 +23,14 @@ MOST_MISSING = 10_000
 # A diff of more than this helps nobody, and a library is no text.
 MAX_TEXT = 1 << 20
 _IGNORED_EXTRA = re.compile(r"(?:^|/)__pycache__(?:/|$)|\.py[co]$|(?:^|/)\.[^/]*\.tmp$")
+# What editors, patch, kernels and network file systems leave beside files: no import takes it, whatever its name is.
+_INERT = re.compile(
+    r"(?:^|/)\.(?!libs/|dylibs/)"  # hidden; the loader takes libraries from these two
+    r"|(?:~|\.sw[a-p]|\.orig|\.rej|\.bak|\.old|\.log|\.tmp|\.temp|\.lock|\.part)$"
+    r"|(?:^|/)(?:#[^/]*#|core(?:\.\d+)?|vgcore\.\d+|nohup\.out|Thumbs\.db|desktop\.ini|__MACOSX/.*)$"
+)
+Extra = tuple[str, str, int]
+"""(package, absolute path, size)."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +97,16 @@ class PoisonedFile:
 
 @dataclass(frozen=True)
 class Observations:
-    """Everything that was looked at; `extras` are (package, absolute path, size)."""
+    """Everything that was looked at; `extras` are files that no RECORD lists, `inert` those that nothing imports."""
 
     packages: tuple[Observed, ...]
     poisoned: tuple[PoisonedFile, ...]
-    extras: tuple[tuple[str, str, int], ...]
+    extras: tuple[Extra, ...]
     unknown: tuple[Unknown, ...]
     deep: bool
     gone: tuple[tuple[str, str], ...] = ()
     """(package, path): editable installs whose source is not there."""
+    inert: tuple[Extra, ...] = ()
 
 
 def observe(
@@ -121,10 +130,16 @@ def observe(
         if archive.build in builds or (policy.deep and (not names or archive.name in names))
     ]
     poisoned = tuple(_poisoned(host, archives, builds, policy, digests, reader.notes, progress))
-    extras = tuple(_extras(host, distributions, names, reader.notes))
+    extras, inert = _extras(host, distributions, names, reader.notes)
     unseen = [item for item in caches.unknown if _matters(item, policy.deep)]
     unknown = (*unseen, *reader.notes.unknown)
-    return Observations(packages, poisoned, extras, unknown, policy.deep, gone_sources(chosen))
+    return Observations(packages, poisoned, extras, unknown, policy.deep, gone_sources(chosen), inert)
+
+
+def is_inert(path: str) -> bool:
+    """Whether a file that no RECORD lists is litter by its name: neither `import` nor the loader takes it. `path` is
+    relative to a package's folder."""
+    return _INERT.search(path) is not None
 
 
 def _matters(unseen: Unknown, deep: bool) -> bool:
@@ -300,7 +315,7 @@ def _poisoned(
         Distribution(archive.name, archive.name, archive.version, directory, archive.path, host=host)
         for directory, archive in by_directory.items()
     ]
-    found = read_contents(host, unpacked, policy, digests, progress)
+    found = read_contents(host, unpacked, policy, digests, progress, unpacked=True)
     notes.take(found.problems, found.unknown)
     for directory, contents in found.of.items():
         if not contents.departs:
@@ -320,8 +335,10 @@ def _poisoned(
 
 def _extras(
     host: Host, distributions: Distributions, names: frozenset[str], notes: Notes
-) -> Iterable[tuple[str, str, int]]:
-    """Files that lie in a package's folders and in nobody's RECORD; what Python itself writes there is none."""
+) -> tuple[tuple[Extra, ...], tuple[Extra, ...]]:
+    """Files that lie in a package's folders and in nobody's RECORD, and apart from them those that are litter; what
+    Python itself writes there is neither."""
+    found: tuple[list[Extra], list[Extra]] = ([], [])
     claimed: dict[str, set[str]] = {}
     owners: dict[str, str] = {}
     for dist in distributions.found:
@@ -349,7 +366,8 @@ def _extras(
             if stat.kind in ("file", "link") and not _IGNORED_EXTRA.search(inner) and not _is_claimed(path, claimed):
                 owner = _owner(path, owners)
                 if not names or owner in names:
-                    yield owner, path, stat.size
+                    found[is_inert(inner)].append((owner, path, stat.size))
+    return tuple(found[0]), tuple(found[1])
 
 
 def _is_claimed(path: str, claimed: dict[str, set[str]]) -> bool:
