@@ -53,7 +53,7 @@ def open_session(python: str | None, checkpoints: list[str] | None = None, other
     roots = tuple(Path(name).absolute() for name in checkpoints or ()) or tuple(
         project.path(name) for name in project.config.checkpoints
     )
-    _say_pending(project)
+    _say_pending(project, python or project.config.python or otherwise)
     return Session(start, project, python or project.config.python or otherwise, roots)
 
 
@@ -73,12 +73,18 @@ def _open_project(start: Path, python: str | None, otherwise: str | None) -> Pro
     return open_project(start, os.environ, prefix=prefix)
 
 
-def _say_pending(project: Project) -> None:
+def _say_pending(project: Project, python: str | None) -> None:
     """A killed restore is the first thing that any command says: whatever it reads next may be half-installed."""
-    if (project.state / "restore").is_dir():
-        from envguard.report.errors import printable
-        from envguard.restore.service import pending
+    from envguard.acquire.packages.environment import find_prefix
+    from envguard.acquire.packages.restore_register import REGISTER
+    from envguard.acquire.seam.host import LiveHost
 
-        says = pending(project.state)
+    prefix = find_prefix(LiveHost(), python, str(project.start))
+    registered = prefix is not None and os.path.lexists(f"{prefix}/{REGISTER}")
+    if registered or (project.state / "restore").is_dir():
+        from envguard.report.errors import printable
+        from envguard.restore.undoing import pending
+
+        says = pending(prefix, project.state)
         if says is not None:
             sys.stderr.write(f"warning: {printable(says)}\n")

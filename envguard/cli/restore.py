@@ -21,6 +21,7 @@ from envguard.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from envguard.acquire.packages.environment import Environment
     from envguard.model.action import RestoreReport
     from envguard.report.screen import Screen
     from envguard.restore.plan import Plan
@@ -108,8 +109,9 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
     from envguard.restore.apply import Outcome
     from envguard.restore.remembering import remember
 
-    _finish_killed(screen, session, wish)
-    request = _request(screen, session, wish)
+    env = _environment(session)
+    _finish_killed(screen, session, env.prefix, wish)
+    request = _request(screen, session, env, wish)
     shown = not screen.quiet and not screen.json
     with progress_bar(screen.err, shown) as bar:
         request = service.look_closely(request, bar)
@@ -148,7 +150,8 @@ def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
     from envguard.restore.foreseen import in_the_way
 
     with progress_bar(screen.err, not screen.quiet and not screen.json) as bar:
-        proved = service.prove(plan, bar)
+        proved = service.prove(request, plan, bar)
+    service.forget_fetched(request.state)
     if wish.caches and not plan.missing:
         proved.notes += [cache.says for cache in service.bring_caches_back(request, dry_run=True)]
     if plan.steps and not plan.missing and not plan.unknown:
@@ -167,19 +170,25 @@ def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
     return RestoreError.code
 
 
-def _finish_killed(screen: Screen, session: Session, wish: Wish) -> None:
+def _finish_killed(screen: Screen, session: Session, prefix: str, wish: Wish) -> None:
     """A restore that was killed is undone first, so that the plan is made over a whole environment."""
-    from envguard.restore import service, transaction
+    from envguard.restore import undoing
 
-    if not wish.dry_run and transaction.pending_transaction(session.project.state) is not None:
-        undone = service.roll_back(session.project.state)
+    if not wish.dry_run and undoing.killed(prefix, session.project.state, wish.force):
+        undone = undoing.roll_back(prefix, session.project.state)
         screen.say(f"a killed restore was undone first: {undone.notes[0]}")
 
 
-def _request(screen: Screen, session: Session, wish: Wish) -> Request:
+def _environment(session: Session) -> Environment:
+    from envguard.acquire.packages.environment import locate
+    from envguard.acquire.seam.host import LiveHost
+
+    return locate(LiveHost(), session.python, str(session.start))
+
+
+def _request(screen: Screen, session: Session, env: Environment, wish: Wish) -> Request:
     import msgspec
 
-    from envguard.acquire.packages.environment import locate
     from envguard.acquire.seam.host import LiveHost
     from envguard.cli.references import live_fingerprint, open_places
     from envguard.cli.timeline import request_of
@@ -188,16 +197,14 @@ def _request(screen: Screen, session: Session, wish: Wish) -> Request:
     from envguard.restore.target import ask_witnesses, find_target
 
     assert wish.reference is not None
-    fetch = wish.fetch and not wish.dry_run
     host = LiveHost()
-    env = locate(host, session.python, str(session.start))
     live = live_fingerprint(session, screen)
     places = open_places(session, live)
     target = find_target(wish.reference, places, live, lambda found: ask_witnesses(found, host, request_of(session)))
     another = of_another(host, env, target)
     if another is not None:
         target = msgspec.structs.replace(target, notes=(another, *target.notes))
-    return Request(host, env, session.project, target, live(), wish.only, wish.exact, fetch, wish.force)
+    return Request(host, env, session.project, target, live(), wish.only, wish.exact, wish.fetch, wish.force)
 
 
 def _confirmed(screen: Screen, report: RestoreReport) -> bool:
@@ -211,7 +218,7 @@ def _roll_back(screen: Screen, session: Session, wish: Wish) -> int:
     from envguard.errors import UsageError
     from envguard.report.paragraph import paragraph
     from envguard.report.restore import progress_bar, render
-    from envguard.restore import service
+    from envguard.restore import undoing
 
     if wish.reference is not None:
         raise UsageError(
@@ -220,17 +227,18 @@ def _roll_back(screen: Screen, session: Session, wish: Wish) -> int:
         )
     if wish.only or wish.exact or wish.fetch:
         raise UsageError("--rollback undoes a restore whole", "leave out --only, --exact and --fetch")
+    prefix, state = _environment(session).prefix, session.project.state
     if wish.dry_run:
-        planned = service.roll_back(session.project.state, dry_run=True)
+        planned = undoing.roll_back(prefix, state, dry_run=True)
         screen.answer(
             planned, lambda console: paragraph(console, f"{planned.notes[0]}; nothing was changed (dry run)")
         )
         return 0
-    question = "Put the environment back to what it was before the last restore?"
+    question = f"Put {prefix} back to what it was before the last restore of it?"
     if not wish.yes and not typer.confirm(question, err=True):
         raise UsageError("not confirmed; nothing was changed", NOT_CONFIRMED)
     with progress_bar(screen.err, not screen.quiet and not screen.json) as bar:
-        report = service.roll_back(session.project.state, bar, wish.force)
+        report = undoing.roll_back(prefix, state, bar, wish.force)
     screen.answer(report, render(report, dry_run=False))
     return 0
 

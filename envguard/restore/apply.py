@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from envguard.restore.progress import Progress
 from envguard.restore.staging import Staging, stage
 from envguard.restore.transaction import Transaction
 from envguard.state import digests as digest_store
+from envguard.state.digests import Digests
 
 # How long a uv that a killed restore left behind is waited for.
 PATIENCE_S = 120.0
@@ -41,10 +43,16 @@ class Outcome:
     failure: str | None = None
     hint: str | None = None
     transaction: Path | None = None
+    plan: Plan | None = None
+    """The plan that was attempted last, where sources had to be sought again."""
 
 
 class _Failed(Exception):
     """Something went wrong after the environment was touched."""
+
+
+Judge = Callable[[Digests], list[str]]
+"""What the reference wants and the environment does not have, in words; what is hashed goes into the digests."""
 
 
 def carry_out(
@@ -53,39 +61,49 @@ def carry_out(
     state: Path,
     reference: str,
     plan: Plan,
+    judge: Judge,
     progress: Progress,
     link_mode: str = "copy",
 ) -> Outcome:
-    """Does what the plan says, or leaves everything as it was. Raises `RollbackError` where neither worked."""
-    outcome = Outcome()
+    """Does what the plan says, or leaves everything as it was. Raises `RollbackError` where neither worked.
+
+    A plan that lacks something is not begun. What decides at the end is `judge`, which looks at the reference and
+    not at the plan: between the two a source can vanish and an installed file can change.
+    """
+    outcome = Outcome(missing=list(plan.missing))
+    if plan.missing:
+        outcome.failure = f"{plan.missing[0].package}: {plan.missing[0].why}"
+        return outcome
     if link_mode == "symlink":
         outcome.notes.append(
             'link_mode = "symlink": copied instead, since links would lead into a cache that goes with the restore'
         )
     uv.find_uv()  # a restore that could not install must not begin
-    about = {"prefix": env.prefix, "reference": reference, "packages": [step.name for step in plan.steps]}
-    with exclusive(env.prefix, state) as locks, transaction.begin(state, about) as work:
+    about = {"reference": reference, "packages": [step.name for step in plan.steps]}
+    with exclusive(env.prefix) as locks, transaction.begin(state, env.prefix, about) as work:
         hold = (*locks, *([work.lock] if work.lock is not None else ()))
         outcome.transaction = work.folder
         try:
             staging = _prepare(host, env, plan, work, progress, outcome, link_mode)
         except BaseException as error:
-            work.discard()
+            discard(work)
             return _stopped(outcome, error)
         try:
             _install(env, plan, staging, work, hold, progress)
             work.write("installed")
             outcome.applied = True
-            _verify(host, env, state, plan, staging, progress)
+            _verify(host, env, state, plan, staging, judge, progress)
             work.write("verified")
             outcome.verified = True
+            # A restore that cannot be written down as done would be undone by the next command.
+            marks = {f"{env.site[0]}/{item.incoming.dist_info}/RECORD" for item in staging.staged}
+            work.write("done", marks={path: transaction.mark_of(path) for path in sorted(marks)})
         except BaseException as error:
-            outcome.applied = False
+            outcome.applied = outcome.verified = False
             roll_back(work, progress)
             outcome.rolled_back = True
             return _stopped(outcome, error)
-        marks = {f"{env.site[0]}/{item.incoming.dist_info}/RECORD" for item in staging.staged}
-        work.write("done", marks={path: transaction.mark_of(path) for path in sorted(marks)})
+        transaction.note_done(work)
         work.clear_work()
         transaction.forget_older(state, keep=work)
     return outcome
@@ -205,8 +223,11 @@ def _run(arguments: list[str], cache: Path, hold: tuple[int, ...]) -> None:
         raise _Failed(f"uv: {ran.reason}")
 
 
-def _verify(host: Host, env: Environment, state: Path, plan: Plan, staging: Staging, progress: Progress) -> None:
-    """Every file of what was installed; what was read of them is kept, so that the next snapshot need not."""
+def _verify(
+    host: Host, env: Environment, state: Path, plan: Plan, staging: Staging, judge: Judge, progress: Progress
+) -> None:
+    """Every file of what was installed, then everything that the reference names; what was read of them is kept, so
+    that the next snapshot need not."""
     progress.begin("verify installed", sum(item.candidate.bytes or 0 for item in staging.staged))
     dists = read_distributions(host, env)
     digests = digest_store.load(state)
@@ -215,6 +236,7 @@ def _verify(host: Host, env: Environment, state: Path, plan: Plan, staging: Stag
     ]
     builds = {item.step.name: item.candidate.build for item in staging.staged}
     wrong += check.check_installed(host, env, dists, builds, digests, progress)
+    wrong += judge(digests) if not wrong else ()
     progress.end()
     with contextlib.suppress(OSError):  # a full disk costs the next snapshot its speed, and nothing else
         digest_store.save(state, digests)
@@ -223,15 +245,14 @@ def _verify(host: Host, env: Environment, state: Path, plan: Plan, staging: Stag
         raise _Failed(f"after the install: {wrong[0]}{more}")
 
 
-def roll_back_found(found: Transaction, state: Path, progress: Progress, force: bool) -> None:
+def roll_back_found(found: Transaction, progress: Progress, force: bool) -> None:
     """Undoes a killed restore, or the last one that was done. Raises `RestoreError` and `RollbackError`."""
-    prefix = str(found.about.get("prefix", ""))
     if not found.touched:
         with transaction.reopen(found):
-            found.discard()
+            discard(found)
         return
     patience_s = 0.0 if found.writer_lives() else PATIENCE_S
-    with exclusive(prefix, state, patience_s), transaction.reopen(found):
+    with exclusive(found.prefix, patience_s), transaction.reopen(found):
         if found.step == "done" and not force:
             _demand_unchanged(found)
         roll_back(found, progress)
@@ -268,4 +289,14 @@ def roll_back(work: Transaction, progress: Progress) -> None:
             )
     with contextlib.suppress(OSError):
         work.write("rolled-back")
+    discard(work)
+
+
+def discard(work: Transaction) -> None:
+    """Drops a transaction that changed nothing, or nothing any more; the register was written into the prefix for it,
+    which gets its time back."""
     work.discard()
+    before = work.about.get("mtime_ns")
+    if isinstance(before, int) and os.path.isdir(work.prefix):
+        with contextlib.suppress(OSError):
+            os.utime(work.prefix, ns=(before, before))

@@ -1,8 +1,10 @@
-"""Exclusive use of an environment: uv's own lock, envguard's lock, and nobody running from it."""
+"""Exclusive use of an environment: envguard's lock, uv's own lock, and nobody running from it."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import pwd
 import time
@@ -13,28 +15,28 @@ from envguard.acquire.packages.environment import Environment
 from envguard.acquire.processes.live_processes import EnvironmentProcess, read_processes
 from envguard.acquire.seam.host import Host
 from envguard.errors import RestoreError
-from envguard.state.files import locked, open_state
+from envguard.state.files import locked
+
+LOCK_FILE = ".envguard-lock"
+# NFS makes a POSIX lock of it, which takes a descriptor that is open for writing.
+_NO_DIRECTORY_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
-def exclusive(prefix: str, state: Path, patience_s: float = 0.0) -> Iterator[tuple[int, ...]]:
-    """Holds uv's lock of the venv at `prefix` and envguard's own; raises `RestoreError` where either is taken.
+def exclusive(prefix: str, patience_s: float = 0.0) -> Iterator[tuple[int, ...]]:
+    """Holds the environment at `prefix`; raises `RestoreError` where somebody else does.
 
-    uv takes `<venv>/.lock` for every install, so that holding it keeps a second uv out for as long as the restore
-    lasts. Our own uv is told not to wait for it (`UV_LOCK_TIMEOUT=0`), which it reports and then goes on. Yields the
-    open lock files, for a child that is to hold them too. With `patience_s` a uv that a killed restore left behind is
-    waited for.
+    The lock is an flock on the prefix directory itself: it needs no file and no right to make one, and its key is the
+    inode, so that two projects, users or containers that see one environment by different paths exclude each other.
+    A file system that locks no directory (NFS) gets a lock file in the prefix instead. uv takes `<venv>/.lock` for
+    every install into a venv, so that holding it too keeps a second uv out for as long as the restore lasts. Our own
+    uv is told not to wait for it (`UV_LOCK_TIMEOUT=0`), which it reports and then goes on. Yields the open files, for
+    a child that is to hold them too. With `patience_s` a uv that a killed restore left behind is waited for.
     """
+    root = Path(os.path.realpath(prefix))
+    wanted = [root, *([root / ".lock"] if (root / "pyvenv.cfg").exists() else [])]
+    held = []
     with contextlib.ExitStack() as stack:
-        try:
-            wanted = [open_state(state) / "restore.lock"]
-        except OSError as error:
-            raise RestoreError(
-                f"{state} cannot be written: {error.strerror or error}; nothing was changed", who_may(state)
-            ) from error
-        if (Path(prefix) / "pyvenv.cfg").exists():
-            wanted.append(Path(prefix) / ".lock")
-        held = []
         for path in wanted:
             try:
                 held.append(stack.enter_context(_locked(path, patience_s)))
@@ -69,13 +71,30 @@ def _locked(path: Path, patience_s: float) -> Iterator[int]:
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                descriptor = stack.enter_context(locked(path, blocking=False))
+                descriptor = stack.enter_context(_directory(path) if path.is_dir() else locked(path, blocking=False))
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(0.05)
         yield descriptor
+
+
+@contextlib.contextmanager
+def _directory(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.ExitStack() as stack:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in _NO_DIRECTORY_LOCKS:
+                    raise
+                yield stack.enter_context(locked(path / LOCK_FILE, blocking=False))
+            else:
+                yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def occupants(host: Host, env: Environment) -> tuple[EnvironmentProcess, ...]:

@@ -12,13 +12,15 @@ from envguard.acquire.packages.contents import Policy, read_contents
 from envguard.acquire.packages.distributions import Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.seam.host import Host
-from envguard.fingerprint.packages import package_of
+from envguard.acquire.section import Notes
+from envguard.fingerprint.packages import package_of, packages_of
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Fingerprint
+from envguard.model.fingerprint import Fingerprint, Package
 from envguard.restore.plan import Plan
 from envguard.restore.progress import Progress
 from envguard.restore.wanted import Target
 from envguard.state import digests as digest_store
+from envguard.state.digests import Digests
 
 
 def look_closely(
@@ -44,6 +46,17 @@ def look_closely(
     unknown = tuple(dict.fromkeys((*live.unknown, *contents.unknown)))
     packages = tuple(here.get(package.name, package) for package in live.packages)
     return msgspec.structs.replace(live, packages=packages, unknown=unknown)
+
+
+def packages_now(
+    host: Host, env: Environment, names: Collection[str], digests: Digests
+) -> tuple[tuple[Package, ...], tuple[Unknown, ...]]:
+    """What is installed at this moment, `names` with every file read; and what could not be read. What was read
+    before costs a stat."""
+    dists = read_distributions(host, env)
+    contents = read_contents(host, [dist for dist in dists.found if dist.name in names], Policy(deep=True), digests)
+    packages, _ = packages_of(dists, contents.of, Notes())
+    return packages, contents.unknown
 
 
 def unseen(dists: Distributions, target: Target, plan: Plan) -> Iterator[Unknown]:

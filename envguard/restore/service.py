@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from envguard.fingerprint.units import counted
 from envguard.model.action import RestoreReport
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
-from envguard.restore import apply, looking, staging, transaction
+from envguard.restore import apply, looking, staging
 from envguard.restore.apply import Outcome
 from envguard.restore.byhand import said_for_hand
 from envguard.restore.cache_targets import Named
@@ -38,8 +39,8 @@ from envguard.restore.installed import said_of_leftovers
 from envguard.restore.locks import occupants
 from envguard.restore.plan import IS_BROKEN, WILL_BREAK, Plan, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
-from envguard.restore.remembering import remember_undone
 from envguard.restore.wanted import Target, Wanted
+from envguard.state.digests import Digests
 from envguard.state.files import open_state
 
 
@@ -151,11 +152,17 @@ def forget_fetched(state: Path) -> None:
     shutil.rmtree(state / "fetched", ignore_errors=True)
 
 
-def prove(plan: Plan, progress: Progress | None = None) -> Outcome:
-    """What a dry run can know without writing: the sources read and held against their RECORD."""
-    proved = staging.stage(plan, None, progress or Silent())
-    verified = already_there(plan)
-    return Outcome(chosen=proved.proved, poisoned=proved.poisoned, missing=proved.failed, verified=verified)
+def prove(request: Request, plan: Plan, progress: Progress | None = None) -> Outcome:
+    """What a dry run can know without touching the environment: the sources read and held against their RECORD, and
+    others sought, as the restore would."""
+    progress = progress or Silent()
+
+    def attempt(each: Plan) -> Outcome:
+        proved = staging.stage(each, None, progress)
+        missing = [*each.missing, *proved.failed]
+        return Outcome(chosen=proved.proved, poisoned=proved.poisoned, missing=missing, verified=already_there(each))
+
+    return _with_other_sources(request, plan, attempt, progress)
 
 
 def already_there(plan: Plan) -> bool:
@@ -199,6 +206,7 @@ def not_restored(request: Request) -> list[str]:
 def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> RestoreReport:
     """The answer, before or after the plan was carried out."""
     outcome = outcome or Outcome()
+    plan = outcome.plan or plan
     notes = [*plan.notes, *outcome.notes, *not_restored(request)]
     if outcome.applied:
         notes = [note.replace(WILL_BREAK, IS_BROKEN, 1) if note.startswith(WILL_BREAK) else note for note in notes]
@@ -208,10 +216,10 @@ def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> R
         reference=request.target.reference,
         environment=request.env.prefix,
         plan=plan_items(plan, outcome.chosen),
-        missing=(*plan.missing, *outcome.missing),
+        missing=tuple(dict.fromkeys((*plan.missing, *outcome.missing))),
         poisoned=tuple(outcome.poisoned),
         unknown=plan.unknown,
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys(notes)),
         applied=outcome.applied,
         verified=outcome.verified,
         rolled_back=outcome.rolled_back,
@@ -234,24 +242,41 @@ def carry_out(request: Request, plan: Plan, progress: Progress | None = None) ->
         raise RestoreError(f"{says}; nothing was changed")
     if plan.unknown:
         raise NotDetermined(f"{plan.unknown[0].what}: {plan.unknown[0].why}", "nothing was changed")
-    outcome = _apply(request, plan, progress)
-    if outcome.missing and outcome.poisoned:
-        # Every near source of a package was poisoned: look further before giving up.
-        further = _plan(request, thorough=True)
-        if further != plan:
-            seen = outcome.poisoned
-            outcome = _apply(request, further, progress)
-            outcome.poisoned = list(dict.fromkeys([*seen, *outcome.poisoned]))
-    if outcome.missing and request.fetch:
-        # What is near is no use, as after an edit in place that went through a hard link into uv's cache.
-        names = {item.package.partition(" ")[0] for item in outcome.missing}
-        lacking = [step.wanted for step in plan.steps if step.name in names and step.wanted is not None]
-        seen, fetched = outcome.poisoned, _fetch(request, lacking, progress)
-        outcome = _apply(request, fetched, progress)
-        outcome.poisoned = list(dict.fromkeys([*seen, *outcome.poisoned]))
-        outcome.notes += [note for note in fetched.notes if note not in plan.notes]
+    outcome = _with_other_sources(request, plan, lambda each: _apply(request, each, progress), progress)
     outcome.notes += [f"PID {each.pid} still runs the files from before: {each.command[:80]}" for each in living]
     return outcome
+
+
+def _with_other_sources(
+    request: Request, plan: Plan, attempt: Callable[[Plan], Outcome], progress: Progress
+) -> Outcome:
+    """Attempts the plan, and where a source proves unsound or is gone, the plan with sources from further away: the
+    order is one for a dry run and for the restore itself."""
+    outcome = attempt(plan)
+    for look in (_look_further, _download_instead):
+        further = look(request, plan, outcome, progress) if outcome.missing else None
+        if further is None:
+            continue
+        poisoned, notes = outcome.poisoned, [note for note in further.notes if note not in plan.notes]
+        plan, outcome = further, attempt(further)
+        outcome.poisoned = list(dict.fromkeys([*poisoned, *outcome.poisoned]))
+        outcome.notes += notes
+    outcome.plan = plan
+    return outcome
+
+
+def _look_further(request: Request, plan: Plan, outcome: Outcome, progress: Progress) -> Plan | None:
+    further = _plan(request, thorough=True)
+    return further if further != plan else None
+
+
+def _download_instead(request: Request, plan: Plan, outcome: Outcome, progress: Progress) -> Plan | None:
+    """What is near is no use, as after an edit in place that went through a hard link into uv's cache."""
+    if not request.fetch:
+        return None
+    names = {item.package.partition(" ")[0] for item in outcome.missing}
+    wanted = [*plan.absent, *(step.wanted for step in plan.steps if step.wanted is not None)]
+    return _fetch(request, [each for each in wanted if each.name in names], progress)
 
 
 def bring_caches_back(
@@ -311,45 +336,25 @@ def _gpu_names(request: Request) -> frozenset[str] | None:
 
 
 def _apply(request: Request, plan: Plan, progress: Progress) -> Outcome:
-    mode = request.project.config.link_mode
-    return apply.carry_out(request.host, request.env, request.state, request.target.reference, plan, progress, mode)
+    mode, reference = request.project.config.link_mode, request.target.reference
+    judge = functools.partial(_not_as_wanted, request, plan)
+    return apply.carry_out(request.host, request.env, request.state, reference, plan, judge, progress, mode)
 
 
-def roll_back(
-    state: Path, progress: Progress | None = None, force: bool = False, dry_run: bool = False
-) -> RestoreReport:
-    """`restore --rollback`: finishes a killed restore's undoing, or undoes the last one that was done; `dry_run` only
-    says which. Raises `RestoreError` where there is none, and `RollbackError`."""
-    found = transaction.pending_transaction(state) or transaction.last_done(state)
-    if found is None:
-        running = transaction.running_transaction(state)
-        if running is not None:
-            raise RestoreError(f"a restore is running (PID {running.entries[-1].pid})", "wait for it to end")
-        raise RestoreError(
-            f"there is nothing to roll back: {state / 'restore'} holds no restore that was begun or carried out",
-            "`envguard log` lists checkpoints and snapshots, and `envguard restore REF` goes to any of them",
-        )
-    unwritten: tuple[str, ...] = ()
-    if not dry_run:
-        undone = found.step == "done"
-        apply.roll_back_found(found, state, progress or Silent(), force)
-        unwritten = remember_undone(state, found, undone)
-    began = clock.local(found.entries[0].time) if found.entries else "an unknown time"
-    will = "would be" if dry_run else "is"
-    return RestoreReport(
-        reference=str(found.about.get("reference", "?")),
-        environment=str(found.about["prefix"]) if "prefix" in found.about else None,
-        plan=(),
-        missing=(),
-        poisoned=(),
-        notes=(
-            f"{found.about.get('prefix', '?')} {will} as it was before the restore that began {began}",
-            *unwritten,
-        ),
-        applied=False,
-        verified=not dry_run,
-        rolled_back=not dry_run,
-    )
+def _not_as_wanted(request: Request, carried_out: Plan, digests: Digests) -> list[str]:
+    """What the reference wants and is not there now: a plan made anew, which has to be empty.
+
+    The sources that were used tell whether what is installed came from a wheel that a lock names.
+    """
+    target = request.target
+    names = {wanted.name for wanted in target.packages if not request.only or wanted.name in request.only}
+    packages, unread = looking.packages_now(request.host, request.env, names, digests)
+    now = msgspec.structs.replace(request.live, packages=packages)
+    used = [candidate for step in carried_out.steps for candidate in step.candidates]
+    left = make_plan(target, now, used, wheel_tags(request.env), request.only, request.exact)
+    wrong = [f"{step.name} is not as {target.reference} has it" for step in left.steps]
+    wrong += [f"{item.package} is not as {target.reference} has it" for item in left.missing]
+    return wrong + [f"{item.what}: {item.why}" for item in (*left.unknown, *unread)]
 
 
 def installed_since(request: Request, plan: Plan) -> dict[str, str]:
@@ -360,21 +365,3 @@ def installed_since(request: Request, plan: Plan) -> dict[str, str]:
     found = read_installs(request.host, read_distributions(request.host, request.env)).found
     dated = {item.name: item.end_ns for item in reversed(found) if item.name in names and item.doubt is None}
     return {name: clock.iso_ns(end) for name, end in dated.items() if end is not None}
-
-
-def pending(state: Path) -> str | None:
-    """What every command says first where a restore was killed or is at work; None where neither is so."""
-    found = transaction.pending_transaction(state)
-    if found is None:
-        running = transaction.running_transaction(state)
-        if running is None or running.entries[-1].pid == os.getpid():
-            return None
-        where = f"{running.about.get('prefix', 'an environment')} (PID {running.entries[-1].pid})"
-        return f"a restore is at work in {where}: what is read of it may be half-installed"
-    began = found.entries[0].time if found.entries else "?"
-    prefix = found.about.get("prefix", "an environment")
-    what = f"{prefix} may be half-installed" if found.touched else f"{prefix} was not touched yet"
-    return (
-        f"a restore to {found.about.get('reference', '?')} was killed (begun {began}, step `{found.step}`); {what}. "
-        "`envguard restore --rollback -y` puts it right, and so does running the restore again"
-    )

@@ -15,6 +15,7 @@ from envguard.acquire.runs.stamps import reference
 from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
 from envguard.demo.stage import Stage
+from envguard.errors import RestoreError
 from envguard.fingerprint.snapshot import Request as SnapshotRequest
 from envguard.fingerprint.snapshot import take
 from envguard.model.fingerprint import Fingerprint
@@ -77,6 +78,16 @@ class Swapped:
         """Plans and carries out; raises what the service raises."""
         request = self.request(target, **options)
         return service.carry_out(request, service.find_and_plan(request))
+
+    def restore_or_failure(self) -> str:
+        """Restores where that must not work out; returns why it did not, as the answer (code 4) or an error says."""
+        try:
+            outcome = self.restore()
+        except RestoreError as error:
+            return str(error)
+        assert (outcome.applied, outcome.verified) == (False, False)
+        assert outcome.failure is not None
+        return outcome.failure
 
     def save_checkpoint(self, name: str) -> Path:
         """A checkpoint with the stamp of how it was before."""

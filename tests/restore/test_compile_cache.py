@@ -16,7 +16,7 @@ from envguard.acquire.torch.compile_cache import Build, read_cache
 from envguard.acquire.torch.compile_times import read_cache_times
 from envguard.config import Config
 from envguard.model.evidence import Unknown
-from envguard.restore import service
+from envguard.restore import service, undoing
 from envguard.restore.compile_cache import misfit
 from envguard.restore.keeping import keep_cache
 from envguard.restore.vault import CacheManifest, Vault
@@ -37,7 +37,7 @@ def old_tag(swapped: Swapped) -> str:
     """The cache tag of the build that the restore brings back."""
     swapped.restore()
     found = tag_of(swapped.stage)
-    service.roll_back(swapped.state)
+    undoing.roll_back(str(swapped.stage.venv), swapped.state)
     return found
 
 

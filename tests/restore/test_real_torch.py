@@ -20,7 +20,7 @@ from envguard.demo.stage import Stage
 from envguard.fingerprint.snapshot import Request as SnapshotRequest
 from envguard.fingerprint.snapshot import take
 from envguard.model.fingerprint import Fingerprint
-from envguard.restore import service
+from envguard.restore import undoing
 from envguard.restore.keeping import keep_packages
 from envguard.restore.progress import Silent
 from envguard.restore.vault import Vault
@@ -82,6 +82,6 @@ def test_the_real_torch_comes_back_and_is_imported(
     version = taken.torch.version if taken.torch is not None else None
     assert ran.stdout.split() == [version, "3.0"], ran.stderr
     # Bytecode that the import made is nobody's file and does not stand in the way of the undoing.
-    assert service.roll_back(each.state).rolled_back
+    assert undoing.roll_back(str(each.stage.venv), each.state).rolled_back
     assert not (stage.site / "torch").exists()
     assert sys.version_info[:2] == tuple(int(part) for part in (env.version or "").split(".")[:2])

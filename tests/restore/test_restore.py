@@ -9,7 +9,7 @@ import pytest
 
 from envguard.errors import RestoreError
 from envguard.model.schema import schema
-from envguard.restore import service
+from envguard.restore import service, undoing
 from tests.restore.conftest import Swapped, fingerprint, tree
 
 
@@ -72,7 +72,7 @@ def test_a_restore_that_was_done_can_be_undone_to_the_byte(swapped: Swapped) -> 
     before = tree(swapped.stage.venv)
     assert swapped.restore().verified
     assert mine.read_text() == "a user's own file"
-    assert service.roll_back(swapped.state).rolled_back
+    assert undoing.roll_back(str(swapped.stage.venv), swapped.state).rolled_back
     assert tree(swapped.stage.venv) == before
 
 

@@ -19,7 +19,7 @@ from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.errors import RestoreError, RollbackError, UsageError
 from envguard.model.fingerprint import Code, Package
-from envguard.restore import service, uv
+from envguard.restore import service, undoing, uv
 from envguard.restore.locks import exclusive
 from envguard.restore.wanted import from_fingerprint
 from tests.restore.conftest import Swapped, fingerprint, tree
@@ -64,7 +64,7 @@ def test_refused_while_uv_holds_the_environment(swapped: Swapped) -> None:
 
 def test_a_second_uv_is_kept_out_for_as_long_as_a_restore_lasts(swapped: Swapped) -> None:
     command = [uv.find_uv(), "pip", "uninstall", "--python", str(swapped.stage.python), "triton"]
-    with exclusive(str(swapped.stage.venv), swapped.state):
+    with exclusive(str(swapped.stage.venv)):
         waiting = subprocess.Popen(command, env=swapped.stage.environ(), stderr=subprocess.DEVNULL)
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(0.7)
@@ -225,8 +225,8 @@ def test_an_undo_does_not_overwrite_what_came_after(swapped: Swapped) -> None:
     assert swapped.restore().verified
     swapped.stage.install("torch==2.11.0+cu130", arguments=["--no-deps"])
     with pytest.raises(RestoreError, match="changed after the restore"):
-        service.roll_back(swapped.state)
-    assert service.roll_back(swapped.state, force=True).rolled_back
+        undoing.roll_back(str(swapped.stage.venv), swapped.state)
+    assert undoing.roll_back(str(swapped.stage.venv), swapped.state, force=True).rolled_back
 
 
 def test_a_roll_back_that_cannot_finish_says_what_is_where(swapped: Swapped) -> None:
@@ -235,7 +235,7 @@ def test_a_roll_back_that_cannot_finish_says_what_is_where(swapped: Swapped) -> 
     for kept in (transaction / "files").iterdir():
         kept.unlink()
     with pytest.raises(RollbackError) as error:
-        service.roll_back(swapped.state)
+        undoing.roll_back(str(swapped.stage.venv), swapped.state)
     assert error.value.code == 5
     assert str(transaction) in (error.value.hint or "")
 
@@ -255,7 +255,7 @@ def test_only_and_exact(swapped: Swapped) -> None:
     assert outcome.verified
     assert {p.name for p in fingerprint(swapped.stage).packages} == {p.name for p in swapped.before.packages}
     assert not (swapped.stage.site / "sglang").exists()
-    service.roll_back(swapped.state)
+    undoing.roll_back(str(swapped.stage.venv), swapped.state)
     assert (swapped.stage.site / "sglang").exists()
 
 
@@ -275,7 +275,7 @@ def test_two_dist_infos_of_one_package_become_one(swapped: Swapped) -> None:
     outcome = swapped.restore()
     assert (outcome.failure, outcome.verified) == (None, True)
     assert [path.name for path in swapped.stage.site.glob("torch-*.dist-info")] == ["torch-2.11.0+cu128.dist-info"]
-    service.roll_back(swapped.state)
+    undoing.roll_back(str(swapped.stage.venv), swapped.state)
     assert tree(swapped.stage.venv) == before
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
-from envguard.restore import service
+from envguard.restore import undoing
 from envguard.restore.wanted import from_fingerprint
 from tests.restore.conftest import Swapped, fingerprint, tree
 
@@ -71,7 +71,7 @@ def test_scripts_data_and_namespaces_go_and_come_as_one(shaped: Swapped) -> None
     assert (stage.site / "__editable__.mine-0.1.pth").stat() == pth
     wanted = {package.name: package.build for package in shaped.before.packages}
     assert {package.name: package.build for package in fingerprint(stage).packages} == wanted
-    assert service.roll_back(shaped.state).rolled_back
+    assert undoing.roll_back(str(shaped.stage.venv), shaped.state).rolled_back
     assert tree(stage.venv) == before
 
 

@@ -33,7 +33,7 @@ from tests.restore.conftest import Swapped, fingerprint, tree
 def sources(swapped: Swapped, **options: object) -> dict[str, str | None]:
     request = swapped.request(**options)  # type: ignore[arg-type]
     plan = service.find_and_plan(request)
-    return {item.package: item.source for item in service.report_of(request, plan, service.prove(plan)).plan}
+    return {item.package: item.source for item in service.report_of(request, plan, service.prove(request, plan)).plan}
 
 
 def archive_of(stage: Stage, text: str) -> Path:

@@ -91,6 +91,21 @@ def locate(host: Host, named: str | None, start: str, pythonpath: Sequence[str] 
     raise InputError("no Python environment found: no VIRTUAL_ENV, CONDA_PREFIX, .venv or python3", hint)
 
 
+def find_prefix(host: Host, named: str | None, start: str) -> str | None:
+    """The prefix that `locate` would take, without reading the environment; None where there is none."""
+    if named is None:
+        usable = (prefix for _, prefix, _ in _candidates(host, start) if not is_tool(host, prefix))
+        return next((prefix for prefix in usable if is_environment(host, prefix)), None)
+    path = posixpath.normpath(named if named.startswith("/") else f"{start}/{named}")
+    try:
+        if host.stat_target(path).is_directory:
+            return path
+    except OSError:
+        found = which(host, named) if "/" not in named else None
+        return prefix_of(host, found) if found is not None else None
+    return prefix_of(host, path)
+
+
 def _named(host: Host, named: str, start: str, pythonpath: Sequence[str] | None) -> Environment:
     path = posixpath.normpath(named if named.startswith("/") else f"{start}/{named}")
     try:

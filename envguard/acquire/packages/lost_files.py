@@ -20,6 +20,7 @@ from envguard.acquire.packages.cut_short import SAME_CHANGE_NS, never_ended
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.record_file import Row, normalised
+from envguard.acquire.packages.restore_register import REGISTER
 from envguard.acquire.packages.site_trees import SiteTrees
 from envguard.acquire.processes.live_processes import roots_of
 from envguard.acquire.seam.host import Host, NotRecorded, Process, Stat
@@ -243,7 +244,7 @@ def at_work(host: Host, env: Environment, state: str | None) -> str | None:
                 return f"process {process.pid} ({' '.join(process.argv)[:80]}) is at work on the environment"
     except OSError:
         pass  # that the processes could not be asked was said by whoever asked for them first
-    folder = _unfinished(host, state)
+    folder = _unfinished(host, env, state)
     return f"the restore of {folder} has not ended: `envguard restore --rollback` takes it back" if folder else None
 
 
@@ -265,18 +266,9 @@ def _installs_into(process: Process, env: Environment) -> bool:
     return named or process.environ.get("VIRTUAL_ENV") == env.prefix or inside
 
 
-def _unfinished(host: Host, state: str | None) -> str | None:
+def _unfinished(host: Host, env: Environment, state: str | None) -> str | None:
     """The folder of a restore that neither ended nor was taken back."""
-    if state is None:
-        return None
-    try:
-        names = host.listing(f"{state}/{RESTORES}")
-    except OSError:
-        return None
-    for name, kind in names:
-        folder = f"{state}/{RESTORES}/{name}"
-        if kind != "directory":
-            continue
+    for folder in (*_registered(host, env), *_kept(host, state)):
         try:
             lines = host.read(f"{folder}/journal.jsonl", 16 << 20).splitlines()
         except OSError:
@@ -284,6 +276,28 @@ def _unfinished(host: Host, state: str | None) -> str | None:
         if _last_step(lines) not in _FINISHED:
             return folder
     return None
+
+
+def _registered(host: Host, env: Environment) -> list[str]:
+    """The restores that the environment itself names."""
+    try:
+        lines = host.read(f"{host.realpath(env.prefix)}/{REGISTER}", 1 << 20).splitlines()
+    except OSError:
+        return []  # of a restore that only it names nothing is known
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            found.append(str(json.loads(line)["folder"]))
+    return found
+
+
+def _kept(host: Host, state: str | None) -> list[str]:
+    """The folders of the restores that a project keeps."""
+    try:
+        names = host.listing(f"{state}/{RESTORES}") if state is not None else []
+    except OSError:
+        return []
+    return [f"{state}/{RESTORES}/{name}" for name, kind in names if kind == "directory"]
 
 
 def _last_step(lines: list[bytes]) -> str | None:
