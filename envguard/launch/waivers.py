@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from envguard import clock
+from envguard.acquire.seam.collector.redaction import redact
 from envguard.errors import UsageError
 from envguard.model.drift import FACETS
 from envguard.state.files import locked, open_state, write_atomically
@@ -63,7 +64,7 @@ def parse_waivers(
             "--waive without --because", "a waiver is read by others later: `--because 'why it is safe'`"
         )
     end = parse_until(until) if until is not None else None
-    return tuple(_parse(text, because.strip(), end, author, now) for text in texts)
+    return tuple(_parse(text, redact(because.strip()), end, author, now) for text in texts)
 
 
 def _parse(text: str, because: str, until: str | None, author: str, now: str) -> Waiver:

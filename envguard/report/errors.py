@@ -6,12 +6,15 @@ import sys
 
 import msgspec
 
+from envguard.acquire.seam.collector.redaction import redact
 from envguard.model.action import ErrorReport
 from envguard.model.plain import printable as printable
 
 
 def print_error(message: str, hint: str | None, code: int, as_json: bool) -> None:
-    """One JSON object on stdout under `--json`; always the two lines on stderr."""
+    """One JSON object on stdout under `--json`; always the two lines on stderr. Errors quote what others wrote, so
+    secrets go."""
+    message, hint = redact(message), redact(hint) if hint else None
     if as_json:
         report = ErrorReport(code=code, error=printable(message), hint=printable(hint) if hint else None)
         sys.stdout.write(msgspec.json.encode(report).decode() + "\n")

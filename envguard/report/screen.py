@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from envguard.acquire.seam.collector.redaction import redact
 from envguard.errors import UsageError
 from envguard.model import plain
 from envguard.report.errors import printable
@@ -81,11 +82,11 @@ class Screen:
     def say(self, message: str) -> None:
         """A message for the person at the terminal, on stderr; silent under -q."""
         if not self.quiet:
-            sys.stderr.write(printable(message) + "\n")
+            sys.stderr.write(printable(redact(message)) + "\n")
 
     def warn(self, message: str) -> None:
         """A warning on stderr; -q does not silence it, since it is about the answer's worth."""
-        sys.stderr.write(f"warning: {printable(message)}\n")
+        sys.stderr.write(f"warning: {printable(redact(message))}\n")
 
 
 class _HashingBar:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from envguard.acquire.seam.collector.redaction import redact
 from envguard.acquire.seam.host import Answer, Host
 from envguard.clock import NS
 from envguard.model.evidence import Unknown
@@ -121,7 +122,7 @@ def _commits(text: str) -> list[Commit]:
     for line in text.splitlines():
         parts = line.split(_SEP)
         if len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit():
-            found.append(Commit(parts[0], int(parts[1]) * NS, int(parts[2]) * NS, parts[3]))
+            found.append(Commit(parts[0], int(parts[1]) * NS, int(parts[2]) * NS, redact(parts[3])))
     return found
 
 
@@ -130,7 +131,7 @@ def _moves(text: str, trees: Mapping[str, str]) -> list[Move]:
     for line in text.splitlines():
         parts = line.split(_SEP)
         if len(parts) == 3 and parts[1].startswith("HEAD@{") and parts[1][6:-1].isdigit():
-            found.append(Move(parts[0], int(parts[1][6:-1]) * NS, parts[2], trees.get(parts[0])))
+            found.append(Move(parts[0], int(parts[1][6:-1]) * NS, redact(parts[2]), trees.get(parts[0])))
     return found
 
 
@@ -185,4 +186,4 @@ def _changed_lines(host: Host, root: str, path: str, unknown: list[Unknown]) -> 
         host, root, unknown, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "-U0", "HEAD", "--", path
     )
     lines = [line for line in diff.splitlines() if line[:1] in "+-" and not line.startswith(("+++", "---"))]
-    return tuple(line[:160] for line in lines[:6])
+    return tuple(redact(line)[:160] for line in lines[:6])

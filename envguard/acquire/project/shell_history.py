@@ -21,6 +21,7 @@ TELLING = re.compile(
     r"mamba |apt(?:-get)? (?:install|upgrade|remove|full-upgrade|dist-upgrade)|rm -[rf]+|torchinductor|\.triton|"
     r"sed -i|patch |git (?:pull|checkout|reset|apply|stash|switch)|reboot|nvidia-)"
 )
+_COMMENT = re.compile(r"(?<=\s)#.*$")
 _ZSH = re.compile(r"^: (\d{9,11}):\d+;(.*)$")
 
 
@@ -55,11 +56,20 @@ def read_shell_history(host: Host, machine: Machine, unknown: list[Unknown]) -> 
     return tuple(sorted(found, key=lambda command: (command.time_ns or 0, command.path, command.line)))
 
 
+def without_comment(text: str) -> str:
+    """A command line without its comment: it changes nothing, and people note there what no redactor can know."""
+    return _COMMENT.sub("", text)
+
+
 def parse_history(path: str, numbered: Iterable[tuple[int, str]]) -> list[Command]:
     """The telling commands, each with the time that stands by it."""
     commands = _fish(numbered) if path.endswith("fish_history") else _bash_or_zsh(numbered)
     # Most lines tell nothing, and to look for secrets in each of a million takes minutes.
-    telling = ((number, time, without_secrets(text)) for number, time, text in commands if TELLING.search(text))
+    telling = (
+        (number, time, without_secrets(_COMMENT.sub("", text)))
+        for number, time, text in commands
+        if TELLING.search(text)
+    )
     return [Command(path, number, time, text) for number, time, text in telling if TELLING.search(text)]
 
 

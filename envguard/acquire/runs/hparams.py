@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from envguard.acquire.runs.checkpoints import Checkpoint
+from envguard.acquire.seam.collector.redaction import REDACTED, is_secret_name, redact
 from envguard.acquire.seam.host import Host
 
 NAME = "hparams.yaml"
@@ -56,7 +57,7 @@ def parse_hparams(path: str, data: bytes) -> Hparams:
         if match is None or value is None:
             skipped += 1
         else:
-            values[match["key"]] = value
+            values[match["key"]] = REDACTED if is_secret_name(match["key"]) else redact(value)
     return Hparams(path, values, skipped)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from .redaction import REDACTED, SECRET_NAME, redact
+from .redaction import is_secret_variable, redact, spans
 
 # Environment variables that a witness may want. Everything else stays where it is: a variable that is not listed
 # is never read into a fact, so a secret cannot reach a file by being forgotten on a deny-list.
@@ -27,7 +27,7 @@ def environ() -> dict[str, str]:
 def visible_environment(items: Iterable[tuple[str, str]]) -> dict[str, str]:
     kept = {}
     for name, value in items:
-        if name.startswith(ENVIRONMENT_PREFIXES) and not SECRET_NAME.search(name):
+        if name.startswith(ENVIRONMENT_PREFIXES) and not is_secret_variable(name):
             kept[name] = redact(value)
     return kept
 
@@ -41,5 +41,10 @@ def withheld_names(items: Iterable[tuple[str, str]]) -> list[str]:
     return sorted(
         name
         for name, value in items
-        if name.startswith(ENVIRONMENT_PREFIXES) and (SECRET_NAME.search(name) or REDACTED in redact(value))
+        if name.startswith(ENVIRONMENT_PREFIXES) and (is_secret_variable(name) or _hidden(value))
     )
+
+
+def _hidden(value: str) -> bool:
+    """Whether the value holds a secret beside user info, which goes from a URL without a trace."""
+    return any(not is_user for _, _, is_user in spans(value.encode("utf-8", "surrogateescape")))
