@@ -215,7 +215,7 @@ def test_rows_that_are_no_files_of_an_install_are_not_missing(rows: str, tree: S
     break_link(record)
     record.write_text(record.read_text() + rows.format(empty="47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"))
     for deep in ((), ("--deep",)):
-        code, report = verify(tree, "pine", *deep)
+        _code, report = verify(tree, "pine", *deep)
         assert [(item["kind"], item["path"]) for item in report["problems"] if item["kind"] == "missing"] == []
     problems = json.loads(tree.envguard("snapshot", "--json").stdout)["problems"]
     assert [item for item in problems if item["subject"] == "pine"] == []
