@@ -17,8 +17,8 @@ from envguard.acquire.survey import Progress, Request, Survey, no_progress, surv
 from envguard.errors import InputError
 from envguard.model.action import Unavailable
 
-Also = Callable[[Host, Request], None]
-"""Another reader whose questions the bundle has to answer later."""
+Also = Callable[[Host, Request, Survey], None]
+"""Another reader whose questions the bundle has to answer later; it knows what the survey saw."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def gather(host: Host, request: Request, also: tuple[Also, ...] = (), progress: 
     recording = RecordingHost(host)
     seen = survey(recording, request, progress)
     for ask in also:
-        ask(recording, request)
+        ask(recording, request, seen)
     about = {
         "request": msgspec.json.encode(request).decode(),
         "envguard": __version__,

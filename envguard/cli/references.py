@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from envguard.cli.options import Session
 
 if TYPE_CHECKING:
+    from envguard.acquire.packages.distributions import Distributions
+    from envguard.acquire.packages.environment import Environment
     from envguard.acquire.seam.host import Host
     from envguard.fingerprint.comparison import Knowledge
     from envguard.fingerprint.places import Places, Reference
@@ -18,9 +20,14 @@ if TYPE_CHECKING:
 
 
 def live_fingerprint(
-    session: Session, screen: Screen, deep: bool = False, witnesses: Sequence[Fingerprint] = ()
+    session: Session,
+    screen: Screen,
+    deep: bool = False,
+    witnesses: Sequence[Fingerprint] = (),
+    found: tuple[Environment, Distributions] | None = None,
 ) -> Callable[[], Fingerprint]:
-    """Takes the fingerprint of now when it is first asked for, and only once.
+    """Takes the fingerprint of now when it is first asked for, and only once; `found` is what is installed, where
+    that was read just before.
 
     By then `witnesses` holds the fingerprints that it will be compared with: it looks for compile caches where they
     had theirs, too.
@@ -39,6 +46,7 @@ def live_fingerprint(
                 progress=progress,
                 warn=screen.warn,
                 witnesses=tuple(witnesses),
+                found=found,
             )
 
     return cache(take)

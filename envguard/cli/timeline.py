@@ -22,9 +22,12 @@ from envguard.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from envguard.acquire.runs.checkpoints import Checkpoint
     from envguard.acquire.seam.host import Host
-    from envguard.acquire.survey import Request
+    from envguard.acquire.survey import Request, Survey
     from envguard.model.fingerprint import Fingerprint
+    from envguard.report.screen import Screen
+    from envguard.timeline.compared import Compared
 
 
 def timeline(
@@ -61,7 +64,7 @@ def timeline(
 
     screen = Screen(json, quiet, verbose, color)
     kinds = parse_kinds(kind or ())
-    host, request = _asked(bundle, python, checkpoints, since_checkpoint)
+    host, request, session = _asked(bundle, python, checkpoints, since_checkpoint)
     with waiting(screen) as progress:
         seen = survey(host, request, progress)
     now, zone = seen.machine.now, seen.zone
@@ -74,7 +77,8 @@ def timeline(
         until=parse_time(until, zone, now, latest=True) if until is not None else None,
         kinds=kinds,
     )
-    report = build_timeline(seen, bounds)
+    compared = _compared(seen, host, request, chosen, session, screen) if chosen is not None else None
+    report = build_timeline(seen, bounds, compared)
     how = "" if seen.env.how == seen.env.prefix else f" ({seen.env.how})"
     title = f"{seen.env.prefix} on {seen.machine.host}{how}"
     told = partial(render, report, title=title, offset=zone.offset_s, verbose=verbose > 0, every=every)
@@ -86,9 +90,9 @@ def timeline(
 
 def _asked(
     bundle: Path | None, python: str | None, checkpoints: list[str] | None, of: str | None
-) -> tuple[Host, Request]:
-    """The host and the request: this machine and session, or a bundle and what it was gathered for. `of` is the
-    checkpoint that is asked about."""
+) -> tuple[Host, Request, Session | None]:
+    """The host and the request: this machine and session, or a bundle and what it was gathered for, without a
+    session. `of` is the checkpoint that is asked about."""
     from dataclasses import replace
 
     from envguard.acquire.seam.host import LiveHost
@@ -96,7 +100,7 @@ def _asked(
     if bundle is None:
         session = open_session(python, checkpoints)
         request = request_of(session)
-        return LiveHost(), replace(request, named=_by_path(session, of))
+        return LiveHost(), replace(request, named=_by_path(session, of)), session
     from envguard.acquire.gathering import open_bundle
     from envguard.errors import UsageError
 
@@ -106,7 +110,27 @@ def _asked(
     request = opened.request
     if checkpoints:
         request = replace(request, checkpoint_roots=tuple(request.path(name) for name in checkpoints))
-    return opened.host, request
+    return opened.host, request, None
+
+
+def _compared(
+    seen: Survey, host: Host, request: Request, chosen: Checkpoint, session: Session | None, screen: Screen
+) -> Compared | None:
+    """What `diff` answers of the checkpoint's stamp: of the environment of now, or of the one in a bundle."""
+    from envguard.timeline.compared import compare_with_stamp
+
+    installed = (seen.env, seen.distributions)
+
+    def live(stamp: Fingerprint) -> Fingerprint:
+        if session is None:
+            from envguard.fingerprint.bundled import fingerprint_on
+
+            return fingerprint_on(host, request, (stamp,), installed)
+        from envguard.cli.references import live_fingerprint
+
+        return live_fingerprint(session, screen, witnesses=(stamp,), found=installed)()
+
+    return compare_with_stamp(seen, chosen, live, request.config.policy)
 
 
 def _by_path(session: Session, of: str | None) -> tuple[str, ...]:

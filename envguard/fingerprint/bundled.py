@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from envguard.acquire.gathering import Also, OpenBundle
+from envguard.acquire.packages.distributions import Distributions
+from envguard.acquire.packages.environment import Environment
 from envguard.acquire.seam.host import Host
-from envguard.acquire.survey import Request
+from envguard.acquire.survey import Request, Survey
 from envguard.fingerprint import snapshot
 from envguard.fingerprint.places import Places
 from envguard.fingerprint.reference import no_live, stamps_of_newest
@@ -21,16 +23,23 @@ def fingerprint_bundle(opened: OpenBundle) -> Fingerprint:
     return fingerprint_on(opened.host, opened.request)
 
 
-def fingerprint_on(host: Host, request: Request) -> Fingerprint:
-    """The fingerprint as `snapshot` takes it, on any host; nothing is kept of what was hashed."""
+def fingerprint_on(
+    host: Host,
+    request: Request,
+    witnesses: tuple[Fingerprint, ...] = (),
+    found: tuple[Environment, Distributions] | None = None,
+) -> Fingerprint:
+    """The fingerprint as `snapshot` takes it, on any host; nothing is kept of what was hashed. Compile caches are
+    looked for where `witnesses` had theirs, too; `found` is what is installed, where that was read just before."""
     asked = snapshot.Request(
         start=request.start,
         python=request.python,
         root=request.root,
         config=request.config,
         own_pids=request.own_pids,
+        witnesses=witnesses,
     )
-    return snapshot.take(host, asked, Digests())
+    return snapshot.take(host, asked, Digests(), found=found)
 
 
 def verify_bundle(opened: OpenBundle, packages: tuple[str, ...]) -> VerifyReport:
@@ -57,12 +66,14 @@ def verify_bundle(opened: OpenBundle, packages: tuple[str, ...]) -> VerifyReport
     return with_unseen(report, unseen)
 
 
-def _ask_verification(host: Host, request: Request) -> None:
+def _ask_verification(host: Host, request: Request, seen: Survey) -> None:
     verify_on(host, request.start, request.python, request.config, (), False, {}, Digests())
 
 
-def _ask_fingerprint(host: Host, request: Request) -> None:
-    fingerprint_on(host, request)
+def _ask_fingerprint(host: Host, request: Request, seen: Survey) -> None:
+    # `timeline` holds the environment against any of the stamps, and looks where each had its compile caches.
+    stamps = (stamp.fingerprint for stamp in seen.stamps if stamp.counts)
+    fingerprint_on(host, request, tuple(each for each in stamps if each is not None))
 
 
 QUESTIONS: tuple[Also, ...] = (_ask_fingerprint, _ask_verification)

@@ -24,6 +24,11 @@ def facet_of(name: str) -> Facet:
     return "cuda" if name.startswith("nvidia-") and is_torch_stack(name) else "packages"
 
 
+def without_cuda_major(name: str) -> str:
+    """`nvidia-cublas` of `nvidia-cublas-cu12`: the package under whatever CUDA it is for."""
+    return _CUDA_MAJOR.sub("", name)
+
+
 def picked(fingerprint: Fingerprint) -> dict[str, Package]:
     """Name → the distribution that import picks (the first on the path)."""
     found: dict[str, Package] = {}
@@ -46,7 +51,7 @@ def package_changes(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown
     for name, other in sorted(renamed.items()):
         was, now = before[name], after[other]
         yield Change(
-            "cuda", _CUDA_MAJOR.sub("", other), "changed", f"{was.version} ({name})", f"{now.version} ({other})"
+            "cuda", without_cuda_major(other), "changed", f"{was.version} ({name})", f"{now.version} ({other})"
         )
     for name in sorted((before.keys() | after.keys()) - renamed.keys() - set(renamed.values())):
         old, new = before.get(name), after.get(name)

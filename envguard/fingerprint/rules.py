@@ -88,6 +88,8 @@ PROBLEM_FACETS: dict[str, Facet] = {
 # Told by a row of its own, or about something that is no part of a comparison (a process that runs on old files).
 PROBLEMS_TOLD_ELSEWHERE = ("driver-mismatch", "process-stale", "config-missing", "data-missing")
 STARTUP_CODE = ("pth-code", "startup-code")
+PTH_LEAVES = "pth-leaves"
+"""A `.pth` of no package that adds a path outside the environment."""
 PROBLEMS_OF_CONTENTS = ("files-missing", "files-modified")
 
 
@@ -110,7 +112,6 @@ RULES: tuple[Rule, ...] = (
          "compiled extensions and compile caches are made for one Python {subject}: {a}, not {b}"),
     Rule("python", "changed", "version", "warn", "numerics",
          "another patch release of Python ({a} → {b}); fixes in it can alter results"),
-    Rule("python", "problem:base-minor|problem:base-gone", "*", "block", "breaks", "{detail}"),
     Rule("python", "problem:*", "*", "warn", "breaks", "{detail}"),
     Rule("python", "*", "*", "warn", "breaks", "the interpreter differs in {subject}"),
     # torch: the package itself, triton, and what they were built from

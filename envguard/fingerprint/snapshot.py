@@ -45,14 +45,19 @@ class Request:
     """A stamp: processes are not looked for, since the one that counts is the one that asks."""
     witnesses: tuple[Fingerprint, ...] = ()
     """Fingerprints, of this machine or not, whose compile caches are looked for where they lay on this machine."""
-    path0: tuple[str, ...] | None = None
-    """The folders of the started code, first on its `sys.path`; where they are not known, the root of the project."""
 
 
-def take(host: Host, request: Request, digests: Digests, progress: Progress | None = None) -> Fingerprint:
-    """Fingerprints an environment from files. Raises `InputError` where there is none to examine."""
-    env = locate(host, request.python, request.start)
-    distributions = read_distributions(host, env)
+def take(
+    host: Host,
+    request: Request,
+    digests: Digests,
+    progress: Progress | None = None,
+    found: tuple[Environment, Distributions] | None = None,
+) -> Fingerprint:
+    """Fingerprints an environment from files; `found` is what is installed, where that was read just before. Raises
+    `InputError` where there is no environment to examine."""
+    env = found[0] if found is not None else locate(host, request.python, request.start)
+    distributions = found[1] if found is not None else read_distributions(host, env)
     policy = Policy(request.config.watch, request.deep, closely(distributions))
     contents = read_contents(host, distributions.found, policy, digests, progress)
     return assemble(host, request, env, distributions, contents, digests)
@@ -68,6 +73,7 @@ def take_live(
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
     witnesses: tuple[Fingerprint, ...] = (),
+    found: tuple[Environment, Distributions] | None = None,
 ) -> Fingerprint:
     """Fingerprints an environment of this machine and keeps the digests in the project's state folder.
 
@@ -84,7 +90,7 @@ def take_live(
         own_pids=own_pids,
         witnesses=witnesses,
     )
-    fingerprint = take(LiveHost(), request, digests, progress)
+    fingerprint = take(LiveHost(), request, digests, progress, found)
     keep_digests(project.state, digests, warn)
     return fingerprint
 
@@ -114,9 +120,7 @@ def assemble(
     packages, beaten = packages_of(distributions, contents.of, notes)
     judge_pth(env.pth, distributions, contents.of, notes, digests.memo)
     judge_customizers(host, env, distributions, contents.of, notes, digests.memo)
-    first = request.path0 if request.path0 is not None else (request.root or request.start,)
-    for folder in first:
-        judge_start(host, folder, env, frozenset(each.name for each in packages), notes)
+    judge_start(host, request.root or request.start, env, frozenset(each.name for each in packages), notes)
     torch_build = next((package.build for package in packages if package.name == "torch"), None)
     wish = Wish(
         request.start,

@@ -17,6 +17,7 @@ from envguard.acquire.packages.sys_path import PthLine
 from envguard.acquire.seam.collector.redaction import redact
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes
+from envguard.fingerprint.rules import PTH_LEAVES
 from envguard.model.plain import printable
 from envguard.state.digests import is_racy
 
@@ -45,7 +46,7 @@ def judge_pth(
             notes.problem("pth-code", name, says, line.file)
         else:
             says = f"line {line.number} adds {line.path}, outside the environment, and is of no package"
-            notes.problem("pth-leaves", name, says, line.file)
+            notes.problem(PTH_LEAVES, name, says, line.file)
 
 
 def judge_customizers(

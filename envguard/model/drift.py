@@ -17,6 +17,9 @@ FACETS: tuple[str, ...] = get_args(Facet)
 Severity = Literal["block", "warn", "info"]
 Effect = Literal["breaks", "numerics", "performance", "none"]
 
+UNMET = ("unmet", "unmet-stack", "newcomer-unmet")
+"""Changes that are a requirement which no longer holds."""
+
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """One difference from A to B, with what it does to a run and why a person should believe so."""
@@ -34,7 +37,12 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_requirement(self) -> bool:
         """Whether it is a requirement that no longer holds: `a` and `b` are then of the package that is required."""
-        return self.kind in ("unmet", "unmet-stack", "newcomer-unmet")
+        return self.kind in UNMET
+
+    @property
+    def required(self) -> str | None:
+        """The package that is required, of a requirement that no longer holds."""
+        return (self.a or self.b or "").partition(" ")[0] or None if self.is_requirement else None
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from envguard.model.drift import Facet
 from envguard.model.evidence import Confidence, Evidence, Unknown
 
 EventKind = Literal[
@@ -16,6 +17,13 @@ EventKind = Literal[
     "run.started", "run.ended", "run.throughput", "process.stale", "snapshot.taken", "cache.pruned",
 ]  # fmt: skip
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
+
+
+class Difference(msgspec.Struct, frozen=True, order=True):
+    """One drift of `diff` between a checkpoint's stamp and now, by what names it there."""
+
+    facet: Facet
+    subject: str
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +45,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Confidence
     transaction: str | None = None
     evidence: tuple[Evidence, ...]
+    drifts: tuple[Difference, ...] = ()
+    """What `diff` reports of it between the checkpoint's stamp and now."""
 
 
 def event_id(kind: str, subject: str, time: str | None, end: str | None) -> str:

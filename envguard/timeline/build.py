@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envguard import clock
 from envguard.acquire.packages.cut_short import CutShort
 from envguard.acquire.packages.markers import marker_values
 from envguard.acquire.runs.checkpoints import Checkpoint
-from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
 from envguard.model.event import Event, TimelineReport
 from envguard.model.evidence import Unknown
+from envguard.timeline.compared import Compared, stamp_of
 from envguard.timeline.events import code as code_events
 from envguard.timeline.events import logs as log_events
 from envguard.timeline.events import system as system_events
@@ -27,6 +27,7 @@ from envguard.timeline.findings.code import code_findings
 from envguard.timeline.findings.cut_short import cut_short_findings, own_events, to_tell
 from envguard.timeline.findings.departures import departure_findings
 from envguard.timeline.findings.draft import Draft, finish
+from envguard.timeline.findings.drifts import drift_findings
 from envguard.timeline.findings.elsewhere import elsewhere_findings
 from envguard.timeline.findings.foundation import Foundation, foundation_findings, read_foundation
 from envguard.timeline.findings.inputs import input_findings
@@ -184,22 +185,40 @@ def _other_events(survey: Survey) -> Iterable[Event]:
     yield from system_events.command_events(survey.commands, survey.compile_caches)
 
 
-def build_timeline(survey: Survey, bounds: Bounds) -> TimelineReport:
-    """Everything that the survey tells within the bounds, with findings over all of it."""
+def build_timeline(survey: Survey, bounds: Bounds, compared: Compared | None = None) -> TimelineReport:
+    """Everything that the survey tells within the bounds, with findings over all of it; of `compared`, what `diff`
+    objects to and no witness of the survey tells of."""
     known = understand(survey)
     checkpoint = bounds.checkpoint
     saved = _saved_event(known.events, checkpoint)
     drafts = _drafts(survey, known, bounds, saved)
+    undetermined: tuple[Unknown, ...] = ()
+    if compared is not None and checkpoint is not None:
+        ref = survey.checkpoints.reference(checkpoint)
+        told = drift_findings(compared, survey, known.own, known.events, drafts, checkpoint, saved, ref)
+        made = weigh(told.made, survey.boots.steps, survey.machine.now)
+        known, drafts = replace(known, events=in_order([*told.events, *made])), told.drafts
+        undetermined = tuple(
+            Unknown(
+                f"what changed since {checkpoint.name}: {item.what}",
+                item.why,
+                item.reason if item.decides else "undecided",
+            )
+            for item in (*compared.report.unknown, *told.undetermined)
+        )
+    drafts += _fall_drafts(known, bounds)
+    drafts = _within_bounds(drafts, bounds)
     resting = {event.id for draft in drafts for event in draft.events} | ({saved.id} if saved is not None else set())
     shown = tuple(event for event in known.events if _within(event, bounds, resting))
-    told = {event.transaction for event in shown}
+    runs = {event.transaction for event in shown}
     return TimelineReport(
         checkpoint=checkpoint_view(checkpoint, _is_stamped(survey, checkpoint)) if checkpoint else None,
         events=shown,
-        transactions=tuple(run for run in known.packages.transactions if run.id in told),
+        transactions=tuple(run for run in known.packages.transactions if run.id in runs),
         findings=finish(drafts, shown),
         unknown=_unknown(
-            survey, (*_disordered(survey, checkpoint), *_beyond(survey, known.own, bounds), *known.unknown)
+            survey,
+            (*_disordered(survey, checkpoint), *_beyond(survey, known.own, bounds), *undetermined, *known.unknown),
         ),
     )
 
@@ -233,7 +252,7 @@ def _no_stamp(survey: Survey, checkpoint: Checkpoint) -> tuple[Unknown, ...]:
     """Its own stamp is what the answer rests on most: with that unread, "nothing changed" is not known."""
     if checkpoint.stamp_path is None:
         return ()
-    stamp = _stamp_of(survey, checkpoint)
+    stamp = stamp_of(survey, checkpoint)
     if stamp is not None and (stamp.fingerprint is not None or stamp.why_not is None):
         return ()
     why = (
@@ -244,7 +263,7 @@ def _no_stamp(survey: Survey, checkpoint: Checkpoint) -> tuple[Unknown, ...]:
 
 
 def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None) -> list[Draft]:
-    since, until = bounds.start, bounds.until
+    since = bounds.start
     of_checkpoint = bounds.checkpoint
     ref = survey.checkpoints.reference(of_checkpoint) if of_checkpoint is not None else None
     drafts = elsewhere_findings(survey, of_checkpoint, saved)
@@ -259,8 +278,6 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
         drafts += cut_short_findings(known.cut_short, known.packages, known.events, asked)
     drafts += stale_findings(known.events)
     drafts += driver_findings(system_events.driver_mismatch(survey.driver), known.events)
-    changes = [change for change in known.changes if since is None or change.first_bad_ns / clock.NS >= since]
-    drafts += run_findings.fall_findings(changes, known.events)
     drafts += run_findings.crash_findings(known.events, since)
     drafts += run_findings.loss_findings(survey.train_logs, known.events, since)
     told_by = ref if of_checkpoint is not None and _is_stamped(survey, of_checkpoint) else None
@@ -268,10 +285,22 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     # What was emptied has a finding of its own, and is no edit; nor is what no package put there.
     own = {event.id for event in (*(loss.event for loss in known.losses), *known.startup)}
     drafts += edit_findings([event for event in known.events if event.id not in own], since)
-    stamp = _stamp_of(survey, of_checkpoint) if of_checkpoint is not None else None
+    stamp = stamp_of(survey, of_checkpoint) if of_checkpoint is not None else None
     stamped = stamp.fingerprint if stamp is not None and stamp.counts and stamp.path not in survey.elsewhere else None
     drafts += input_findings(survey, known.events, of_checkpoint, stamped, saved, ref)
     drafts += code_findings(survey.git, known.events, of_checkpoint, stamped, saved, ref)
+    return drafts
+
+
+def _fall_drafts(known: Understood, bounds: Bounds) -> list[Draft]:
+    """Falls of throughput, whose causes are sought among all events."""
+    since = bounds.start
+    changes = [change for change in known.changes if since is None or change.first_bad_ns / clock.NS >= since]
+    return run_findings.fall_findings(changes, known.events)
+
+
+def _within_bounds(drafts: list[Draft], bounds: Bounds) -> list[Draft]:
+    until = bounds.until
     if until is not None:
         drafts = [draft for draft in drafts if not draft.events or start_of(draft.events[-1]) <= until]
     if bounds.kinds:
@@ -280,7 +309,7 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
 
 
 def _asked(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None, ref: str | None) -> Asked:
-    stamp = _stamp_of(survey, bounds.checkpoint) if bounds.checkpoint is not None else None
+    stamp = stamp_of(survey, bounds.checkpoint) if bounds.checkpoint is not None else None
     return Asked(
         checkpoint=bounds.checkpoint,
         saved=saved,
@@ -291,12 +320,8 @@ def _asked(survey: Survey, known: Understood, bounds: Bounds, saved: Event | Non
     )
 
 
-def _stamp_of(survey: Survey, checkpoint: Checkpoint) -> Stamp | None:
-    return next((stamp for stamp in survey.stamps if stamp.checkpoint.path == checkpoint.path), None)
-
-
 def _is_stamped(survey: Survey, checkpoint: Checkpoint) -> bool:
-    stamp = _stamp_of(survey, checkpoint)
+    stamp = stamp_of(survey, checkpoint)
     return stamp is not None and stamp.counts
 
 

@@ -117,12 +117,17 @@ def test_a_missing_file_and_a_truncated_one_show_without_hashing(look: Looking) 
     assert look.hashed == ["demo/data.bin"]
 
 
-def test_an_edit_after_the_install_is_cause_enough(look: Looking) -> None:
-    """The first look at an environment: its size is the same, its time is not."""
-    path = look.stage.site / "demo/__init__.py"
+@pytest.mark.parametrize("after_s", [0.005, 0.5, 1.9, 20])
+@pytest.mark.parametrize("record_anew", [False, True])
+def test_an_edit_after_the_install_is_cause_enough(look: Looking, after_s: float, record_anew: bool) -> None:
+    """The first look at an environment: its size is the same, its time is not. A set-up script edits at once, and
+    RECORD may be touched after it."""
+    path, marks = look.stage.site / "demo/__init__.py", look.stage.site / "demo-1.0.dist-info"
     rewrite(path, b"x = 2\n", keep_mtime=False)
-    later = time.time_ns() + 10 * contents_module.AFTER_INSTALL_NS
+    later = max((marks / name).stat().st_mtime_ns for name in ("INSTALLER", "RECORD")) + int(after_s * 1e9)
     os.utime(path, ns=(later, later))
+    if record_anew:
+        os.utime(marks / "RECORD", ns=(later + 1, later + 1))
     assert list(look().departs) == ["demo/__init__.py"]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from envguard.demo.stage import Stage
+from envguard.demo.wheels import build_wheel
 
 EDITED = "1 installed file edited after the install"
 
@@ -27,7 +28,7 @@ def saved(torch_stage: Stage) -> Stage:
     """Copied and not linked, so that no inode is the cache's; then a checkpoint without a stamp."""
     wanted = ("torch==2.11.0+cu128", "transformers==5.6.0")
     torch_stage.install("--reinstall", *wanted, arguments=["--link-mode", "copy"])
-    time.sleep(2.2)  # less than two seconds after the install are the install
+    time.sleep(2.2)  # so that no edit is of the install's own seconds
     (torch_stage.checkpoints / "step_690").mkdir()
     (torch_stage.checkpoints / "step_690" / "model.bin").write_bytes(b"weights")
     time.sleep(0.1)
@@ -95,3 +96,33 @@ def test_a_file_that_was_touched_back_with_its_own_content(saved: Stage) -> None
     file.write_bytes(file.read_bytes())
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     assert timeline(saved)[1]["findings"] == []
+
+
+@pytest.mark.parametrize("gap_s", [0.02, 0.5, 1.5])
+@pytest.mark.parametrize("how", ["sed -i", "in place", "touch -r"])
+def test_an_edit_soon_after_the_install(stage: Stage, gap_s: float, how: str) -> None:
+    """A set-up script installs, and patches at once."""
+    build_wheel(stage.wheels, "plain", "1.0", {f"plain/{name}.py": b"x = 1\n" for name in ("a", "b", "c")})
+    stage.install("plain", arguments=["--link-mode", "copy"])
+    time.sleep(gap_s)
+    file = stage.site / "plain" / "a.py"
+    if how == "sed -i":
+        subprocess.run(["sed", "-i", "s/1/2/", str(file)], check=True)
+    else:
+        before = file.stat()
+        file.write_bytes(b"x = 2\n")
+        if how == "touch -r":
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    done = stage.envguard("timeline", "--json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, [item["title"] for item in answer["findings"]]) == (1, [EDITED])
+    verified = stage.envguard("verify", "--json", *(["--deep"] if how == "touch -r" else []))
+    assert [item["path"] for item in json.loads(verified.stdout)["problems"]] == [str(file)]
+
+
+def test_a_tree_that_was_copied_without_its_times_was_not_edited(saved: Stage) -> None:
+    copy = saved.project / "copied"
+    subprocess.run(["cp", "-r", str(saved.venv), str(copy)], check=True)
+    _, answer = timeline(saved, "--python", str(copy))
+    assert [item["title"] for item in answer["findings"] if "edited" in item["title"]] == []
+    assert not any(item["what"] == "edits in site-packages" for item in answer["unknown"])

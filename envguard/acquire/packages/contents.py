@@ -37,8 +37,6 @@ from envguard.state.digests import Digests, Key, SeenPackage, is_racy
 
 WATCHED = ("torch", "triton", "nvidia-*", "transformers", "flash-attn", "sglang", "vllm", "numpy")
 MISSING = "missing"
-# Installers write RECORD last; what bears a later time than this was written by somebody else.
-AFTER_INSTALL_NS = 2_000_000_000
 _ABSENT = (-errno.ENOENT, -errno.ENOTDIR, -errno.EISDIR, -errno.ELOOP)
 _DAY = 86_400
 
@@ -167,14 +165,17 @@ class _Reader:
             self.notes.unseen(f"contents of {dist.name}", f"RECORD: {os.strerror(-key[0])}")
             found = self._unread(dist)
         else:
-            found = self._found(dist, depth, key) if key[0] >= 0 else Contents(None)
+            # Installers write RECORD last, and INSTALLER just before: what bears a later time than either was
+            # perhaps written by somebody else, and its content decides. RECORD may have been written anew with it.
+            ended = min(key[1], marks[5] or key[1])
+            found = self._found(dist, depth, key, ended) if key[0] >= 0 else Contents(None)
         return replace(
             found, installed_ns=marks[5] or marks[1] or None, record_key=key if key[0] != -errno.ENOENT else None
         )
 
-    def _found(self, dist: Distribution, depth: Depth, key: Key) -> Contents:
+    def _found(self, dist: Distribution, depth: Depth, key: Key, ended_ns: int) -> Contents:
         try:
-            return self._read(dist, depth, key)
+            return self._read(dist, depth, key, ended_ns)
         except OSError as error:
             self.notes.unseen(f"contents of {dist.name}", f"RECORD: {reason(error)}")
             return self._unread(dist)
@@ -183,7 +184,7 @@ class _Reader:
         """Of a package whose RECORD could not be read: unlike one that has none, it may be of any build."""
         return Contents(None, unread=(f"{dist.directory.removeprefix(f'{dist.location}/')}/RECORD",))
 
-    def _read(self, dist: Distribution, depth: Depth, key: Key) -> Contents:
+    def _read(self, dist: Distribution, depth: Depth, key: Key, ended_ns: int) -> Contents:
         """Raises OSError where RECORD cannot be read."""
         seen = self.digests.package(dist.directory)
         if seen is not None and seen.record != key:
@@ -205,7 +206,7 @@ class _Reader:
         if rows is None or len(rows) * 4 != len(stats):
             self.notes.unseen(f"contents of {dist.name}", "RECORD changed while it was read")
             return self._unread(dist)
-        return self._examine(dist, depth, key, rows, stats, seen, looked_at)
+        return self._examine(dist, depth, key, ended_ns, rows, stats, seen, looked_at)
 
     def _taken_as_seen(self, dist: Distribution, seen: SeenPackage, depth: Depth, mapped: tuple[str, ...]) -> bool:
         """Whether every file of the package that a process maps has the stat with which it was last looked at, and
@@ -251,6 +252,7 @@ class _Reader:
         dist: Distribution,
         depth: Depth,
         record: Key,
+        ended_ns: int,
         rows: tuple[Row, ...],
         stats: array[int],
         seen: SeenPackage | None,
@@ -272,7 +274,7 @@ class _Reader:
                 if row.path in known:
                     departs[row.path] = known[row.path]
                 continue
-            cause = hashing or before is not None or now[0] != row.size or now[1] > record[1] + AFTER_INSTALL_NS
+            cause = hashing or before is not None or now[0] != row.size or now[1] > ended_ns
             if now[0] == -errno.EISDIR and not row.size:
                 pass  # RECORD lists a folder without the slash that says so
             elif now[0] in _ABSENT:

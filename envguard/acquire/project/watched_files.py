@@ -146,13 +146,18 @@ def read_edits(
         if install.end_ns is not None and (install.doubt is None or install.copied_ns is not None)
     }
     late: list[_Late] = []
+    near: list[_Late] = []
     for distribution in distributions.found:
         install = ends.get(distribution.directory)
         # The system's or conda's manager patches files after RECORD was written, and verifies them by its own lists.
         if install is not None and distribution.record is not None and managed_by(distribution) is None:
-            late += _late(distribution, distribution.record, install, trees.of(distribution.location))
+            suspects = list(_late(distribution, distribution.record, install, trees.of(distribution.location)))
+            late += [item for item in suspects if not item.near]
+            near += [item for item in suspects if item.near]
+    # A copy of a tree writes files in any order: then many are a little newer than the marks of their install.
+    near = near if len(near) <= MOST_DIGESTS else []
     found = []
-    for item in late[:MOST_DIGESTS]:
+    for item in (*late[:MOST_DIGESTS], *near):
         stat = item.stat
         try:
             if item.recorded != hash_as(host, item.path, item.recorded):
@@ -174,6 +179,8 @@ class _Late:
     recorded: str
     stat: Stat
     since_ns: int | None
+    near: bool = False
+    """Written so soon after the install that only its content tells."""
 
 
 def _late(
@@ -185,6 +192,7 @@ def _late(
     end_ns = install.end_ns or 0
     settled_ns = max(end_ns, install.copied_ns or 0)
     silent: list[_Late] = []
+    near: list[_Late] = []
     rows = 0
     for row in normalised(record.rows):
         stat = known.get(row.path) if algorithm_of(row.hash) is not None else None
@@ -198,5 +206,10 @@ def _late(
             yield _Late(distribution.name, path, recorded, stat, end_ns)
         elif stat.nlink == 1 and stat.ctime_ns > settled_ns + EDIT_SLACK_NS:
             silent.append(_Late(distribution.name, path, recorded, stat, settled_ns))
-    if len(silent) <= min(rows - 1, MOST_SILENT):
-        yield from silent
+        elif stat.mtime_ns > end_ns:
+            near.append(_Late(distribution.name, path, recorded, stat, None, near=True))
+        elif stat.nlink == 1 and stat.ctime_ns > settled_ns and install.copied_ns is None:
+            near.append(_Late(distribution.name, path, recorded, stat, settled_ns, near=True))
+    for found in (silent, near):
+        if len(found) <= min(rows - 1, MOST_SILENT):
+            yield from found

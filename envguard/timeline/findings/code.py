@@ -11,7 +11,7 @@ from envguard import clock
 from envguard.acquire.project.git_history import GitHistory, Move
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.fingerprint.units import some_of
-from envguard.model.event import Event
+from envguard.model.event import Difference, Event
 from envguard.model.fingerprint import Code, Fingerprint
 from envguard.timeline.events.happening import end_of
 from envguard.timeline.findings.draft import Draft, diff_against
@@ -69,6 +69,8 @@ def _of_tree(
         " ".join(says),
         (*((saved,) if saved is not None else ()), *of_tree[-8:]),
         (caveat,),
+        frozenset({Difference("code", history.root)}),
+        then is not None,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envguard.fingerprint.rules import takes_part
-from envguard.model.event import Event, Finding
+from envguard.model.event import Difference, Event, Finding
 
 STACK = ("torch", "triton", "pytorch-triton", "torchvision", "torchaudio", "flash-attn", "xformers", "transformers")
 """Packages whose swap changes numbers, kernels or memory, most telling first; nvidia-* come with torch."""
@@ -22,6 +22,11 @@ class Draft:
     says: str
     events: tuple[Event, ...]
     caveats: tuple[str, ...]
+    about: frozenset[Difference] = frozenset()
+    """What `diff` calls the subject of the finding, where no event of its own need bear that name."""
+    by_times: bool = False
+    """It rests on times alone, and `diff` compares the contents of all that it is about: where those are equal, there
+    is no such finding."""
 
 
 def importance(name: str) -> int:

@@ -9,7 +9,8 @@ from envguard.acquire.project.watched_files import Watched
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
 from envguard.fingerprint.units import counted, size
-from envguard.model.event import Event
+from envguard.model.drift import Facet
+from envguard.model.event import Difference, Event, EventKind
 from envguard.model.fingerprint import FileSet, Fingerprint
 from envguard.timeline.findings.draft import Draft, diff_against
 
@@ -26,13 +27,17 @@ def input_findings(
     if checkpoint is None:
         return []
     drafts = []
-    for what, kind, trees, then in (
-        ("configuration", "config.changed", survey.config, stamped.config if stamped is not None else None),
-        ("data", "data.changed", survey.data, stamped.data if stamped is not None else None),
-    ):
-        says = [text for tree in trees if (text := _says(tree, _set_of(tree, then or ()), checkpoint)) is not None]
+    inputs: tuple[tuple[str, Facet, EventKind, tuple[Watched, ...], tuple[FileSet, ...] | None], ...] = (
+        ("configuration", "config", "config.changed", survey.config, stamped.config if stamped is not None else None),
+        ("data", "data", "data.changed", survey.data, stamped.data if stamped is not None else None),
+    )
+    for what, facet, kind, trees, then in inputs:
+        sets = [(tree, _set_of(tree, then or ())) for tree in trees]
+        told = {tree.path: text for tree, known in sets if (text := _says(tree, known, checkpoint)) is not None}
+        says = [*told.values()]
         if not says:
             continue
+        about = {known.path for tree, known in sets if known is not None and tree.path in told}
         own = {tree.path for tree in trees}
         rests = [event for event in events if event.kind == kind and event.subject in own]
         caveat = f"a touch or a copy writes a file, too: {diff_against(ref)} compares contents"
@@ -40,7 +45,10 @@ def input_findings(
             caveat = "a touch or a copy writes a file, too, and no stamp has its content of then"
         title = f"the {what} changed after {checkpoint.name}"
         events_of = (*((saved,) if saved is not None else ()), *rests)
-        drafts.append(Draft((6, 0.5), title, " ".join(says), events_of, (caveat,)))
+        differences = frozenset(Difference(facet, path) for path in about)
+        drafts.append(
+            Draft((6, 0.5), title, " ".join(says), events_of, (caveat,), differences, len(about) == len(told))
+        )
     return drafts
 
 

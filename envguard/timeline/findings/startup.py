@@ -11,7 +11,7 @@ from envguard.acquire.packages.startup_files import StartupFile
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.fingerprint.rules import STARTUP_CODE
 from envguard.fingerprint.units import some_of
-from envguard.model.event import Event
+from envguard.model.event import Difference, Event
 from envguard.model.evidence import Evidence
 from envguard.timeline.events.happening import end_of, make_event
 from envguard.timeline.findings.draft import Draft, diff_against, more
@@ -66,7 +66,9 @@ def startup_findings(
     caveat = "what it does to a run is not known"
     if stamped is not None:
         caveat += f": {diff_against(stamped)} tells it apart from what the checkpoint had"
-    return [Draft((4, 0.0), title, says, (*((saved,) if saved is not None else ()), *late[:12]), (caveat,))]
+    events_of = (*((saved,) if saved is not None else ()), *late[:12])
+    about = frozenset(Difference("packages", event.subject) for event in late)
+    return [Draft((4, 0.0), title, says, events_of, (caveat,), about, stamped is not None)]
 
 
 def _when(event: Event) -> str:
