@@ -133,7 +133,9 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
         remember(request.state, request.target, plan, since, brought, screen.warn)
     screen.answer(report, render(report, dry_run=False))
     if outcome.failure is not None:
-        hint = outcome.hint if outcome.hint is not None and not wish.fetch else "everything is as it was before"
+        hint = outcome.hint if outcome.hint is not None and not wish.fetch else None
+        if hint is None and not outcome.differs:
+            hint = "everything is as it was before"
         print_error(outcome.failure, hint, RestoreError.code, as_json=False)
         return RestoreError.code
     return 0

@@ -48,6 +48,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     applied: bool
     verified: bool
     rolled_back: bool
+    differs: tuple[str, ...] = ()
+    """Paths of the environment that changed while a restore ran, or since, and that it had no part in."""
 
 
 class Waived(msgspec.Struct, frozen=True, kw_only=True):

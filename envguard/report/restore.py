@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from envguard.fingerprint.units import counted
+from envguard.fingerprint.units import counted, some_of
 from envguard.model.action import RestoreReport, Source
 from envguard.report.errors import printable
 from envguard.report.paragraph import paragraph
@@ -57,6 +57,9 @@ def render(report: RestoreReport, dry_run: bool) -> Callable[[Console], None]:
                 paragraph(console, says, head=f"{title}: ", indent=6, style="red")
         for item in report.unknown:
             paragraph(console, f"{item.what}: {item.why}", head="undetermined: ", indent=6, style="yellow")
+        if report.differs:
+            says = f"{some_of(report.differs)}, which the restore has no part in"
+            paragraph(console, says, head="changed meanwhile: ", indent=6, style="yellow")
         for note in report.notes:
             paragraph(
                 console,
@@ -100,6 +103,8 @@ def _verdict(report: RestoreReport, dry_run: bool) -> str:
     if report.applied and report.verified:
         return f"restored and verified, file by file: {_named(report)}"
     if report.rolled_back:
+        if report.differs:
+            return f"rolled back; {counted(len(report.differs), 'path')} changed meanwhile, and not by the restore"
         return "rolled back: everything is as it was before"
     if report.missing:
         return "not possible from what is on this machine; nothing was changed"

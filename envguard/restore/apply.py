@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from envguard.acquire.packages.distributions import read_distributions
-from envguard.acquire.packages.environment import Environment
-from envguard.acquire.seam.host import Host
+from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.seam.host import Host, LiveHost
 from envguard.errors import RestoreError, RollbackError
 from envguard.model.action import Obstacle
-from envguard.restore import check, footprint, point, transaction, uv
+from envguard.restore import check, footprint, listing, looking, point, transaction, uv
 from envguard.restore.archive import RecordUnusable
 from envguard.restore.candidate import Candidate
 from envguard.restore.installed import unfinished
@@ -39,6 +39,8 @@ class Outcome:
     applied: bool = False
     verified: bool = False
     rolled_back: bool = False
+    differs: tuple[str, ...] = ()
+    """Paths of the environment that changed while the restore ran, and that it had no part in."""
     notes: list[str] = field(default_factory=list)
     failure: str | None = None
     hint: str | None = None
@@ -92,6 +94,7 @@ def carry_out(
             _install(env, plan, staging, work, hold, progress)
             work.write("installed")
             outcome.applied = True
+            outcome.differs = _sweep(staging)
             _verify(host, env, state, plan, staging, judge, progress)
             work.write("verified")
             outcome.verified = True
@@ -100,7 +103,7 @@ def carry_out(
             work.write("done", marks={path: transaction.mark_of(path) for path in sorted(marks)})
         except BaseException as error:
             outcome.applied = outcome.verified = False
-            roll_back(work, progress)
+            outcome.differs = roll_back(work, progress)
             outcome.rolled_back = True
             return _stopped(outcome, error)
         transaction.note_done(work)
@@ -148,16 +151,23 @@ def _prepare(
     work.write("staged")
     names = {step.name for step in plan.steps}
     coming = [item.incoming for item in staging.staged]
+    staging.tree = listing.list_tree(listing.roots_of(env))
     dists = read_distributions(host, env)
     staging.print = footprint.footprint(env, dists, names, coming, unfinished(dists, names))
     copies = point.to_copy(staging.print.touched, staging.print.leaving, work.folder)
     size = sum(copies.values())
     _demand_space(env, work, size, sum(item.candidate.bytes or 0 for item in staging.staged))
     progress.begin("save", size)
-    staging.saved = work.save(staging.print.touched, copies, progress)
+    staging.saved = work.save(staging.print.touched, copies, staging.tree, progress)
     progress.end()
-    work.write("saved", files=len(staging.saved), bytes=size)
+    work.write("saved", files=len(staging.saved), bytes=size, builds=_builds(host, env, names))
     return staging
+
+
+def _builds(host: Host, env: Environment, names: Collection[str]) -> dict[str, str | None]:
+    """The packages by the content of each file, edits included: what a roll-back has to come to."""
+    packages, _ = looking.packages_now(host, env, names, Digests())
+    return {package.name: package.build for package in packages if package.name in names}
 
 
 def _demand_space(env: Environment, work: Transaction, saving: int, installing: int) -> None:
@@ -188,7 +198,10 @@ def _install(
     point.take_away(staging.saved, staging.print.leaving, _staying(env), work.point)
     python = ["--python", env.executable or env.prefix]
     if staging.by_lock() and not _install_by_lock(python, staging, hold):
-        # Another uv's pointer, most likely: the same sources again as wheels, which any uv takes.
+        # Another uv's pointer, most likely: the same sources again as wheels, which any uv takes. What the first
+        # attempt left goes before: uv would take files of a `.data` folder for the wheel's.
+        assert staging.tree is not None
+        listing.remove_litter(staging.tree, staging.saved)
         by_wheel = stage(plan, staging.folder, progress, by_lock=False)
         if by_wheel.failed:
             raise _Failed(f"{by_wheel.failed[0].package}: its source changed while it was being installed")
@@ -223,6 +236,16 @@ def _run(arguments: list[str], cache: Path, hold: tuple[int, ...]) -> None:
         raise _Failed(f"uv: {ran.reason}")
 
 
+def _sweep(staging: Staging) -> tuple[str, ...]:
+    """Removes what a uv that was killed has left, though another attempt went through; returns what changed in the
+    environment beside what the plan touches."""
+    assert staging.tree is not None
+    assert staging.print is not None
+    listing.remove_litter(staging.tree, staging.saved)
+    now = listing.list_tree(staging.tree.roots)
+    return listing.changed_meanwhile(staging.tree, now, staging.print.touched)
+
+
 def _verify(
     host: Host, env: Environment, state: Path, plan: Plan, staging: Staging, judge: Judge, progress: Progress
 ) -> None:
@@ -245,17 +268,18 @@ def _verify(
         raise _Failed(f"after the install: {wrong[0]}{more}")
 
 
-def roll_back_found(found: Transaction, progress: Progress, force: bool) -> None:
-    """Undoes a killed restore, or the last one that was done. Raises `RestoreError` and `RollbackError`."""
+def roll_back_found(found: Transaction, progress: Progress, force: bool) -> tuple[str, ...]:
+    """Undoes a killed restore, or the last one that was done; returns what is not as it was before, since others
+    changed it. Raises `RestoreError` and `RollbackError`."""
     if not found.touched:
         with transaction.reopen(found):
             discard(found)
-        return
+        return ()
     patience_s = 0.0 if found.writer_lives() else PATIENCE_S
     with exclusive(found.prefix, patience_s), transaction.reopen(found):
         if found.step == "done" and not force:
             _demand_unchanged(found)
-        roll_back(found, progress)
+        return roll_back(found, progress)
 
 
 def _demand_unchanged(found: Transaction) -> None:
@@ -268,8 +292,9 @@ def _demand_unchanged(found: Transaction) -> None:
         )
 
 
-def roll_back(work: Transaction, progress: Progress) -> None:
-    """Puts everything back. Raises `RollbackError`, which says what is where.
+def roll_back(work: Transaction, progress: Progress) -> tuple[str, ...]:
+    """Puts everything back; returns the paths that others changed meanwhile. Raises `RollbackError`, which says what
+    is where.
 
     A disk that is full is no obstacle: what uv had begun goes first, kept files are moved and not copied, and the
     journal can do without these two lines, since a transaction that was not finished is rolled back again.
@@ -277,9 +302,10 @@ def roll_back(work: Transaction, progress: Progress) -> None:
     with contextlib.suppress(OSError):
         work.write("rolling-back")
     work.clear_work()
+    differs: tuple[str, ...] = ()
     if (work.point / point.MANIFEST).exists():
         progress.begin("roll back", sum(saved.size for saved in point.load(work.point)))
-        failures = work.put_back(progress)
+        failures, differs = _put_back(work, progress)
         progress.end()
         if failures:
             listed = "; ".join(failures[:5]) + (f"; and {len(failures) - 5} more" if len(failures) > 5 else "")
@@ -290,6 +316,35 @@ def roll_back(work: Transaction, progress: Progress) -> None:
     with contextlib.suppress(OSError):
         work.write("rolled-back")
     discard(work)
+    return differs
+
+
+def _put_back(work: Transaction, progress: Progress) -> tuple[list[str], tuple[str, ...]]:
+    """Puts back, then looks at the whole tree and at every file of what had been replaced: what is not as it was, in
+    words, and which paths others changed."""
+    before, saved = listing.load(work.point), point.load(work.point)
+    failures = []
+    if before is not None:
+        try:
+            listing.remove_litter(before, saved)
+        except OSError as error:
+            failures.append(_says(error))
+    failures += work.put_back(progress)
+    if failures or before is None:
+        return failures, ()
+    now = listing.list_tree(before.roots)
+    failures = listing.not_put_back(before, now, saved)
+    return failures or _other_builds(work), listing.changed_meanwhile(before, now, {entry.path for entry in saved})
+
+
+def _other_builds(work: Transaction) -> list[str]:
+    """Packages whose files are not, by content, what they were when the restore point was made."""
+    builds = next((each.about["builds"] for each in work.entries if "builds" in each.about), None)
+    if not builds:
+        return []
+    host = LiveHost()
+    now = _builds(host, locate(host, work.prefix, "/"), builds)
+    return [f"{name} is not by content what it was" for name, build in builds.items() if now.get(name) != build]
 
 
 def discard(work: Transaction) -> None:

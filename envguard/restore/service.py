@@ -223,6 +223,7 @@ def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> R
         applied=outcome.applied,
         verified=outcome.verified,
         rolled_back=outcome.rolled_back,
+        differs=outcome.differs,
     )
 
 

@@ -29,6 +29,7 @@ from envguard.restore.archive import (
 )
 from envguard.restore.candidate import Candidate
 from envguard.restore.footprint import Footprint, Incoming, is_folder
+from envguard.restore.listing import Listing
 from envguard.restore.opening import opened
 from envguard.restore.plan import Plan, Step
 from envguard.restore.point import Saved, walk_paths
@@ -59,6 +60,8 @@ class Staging:
     proved: dict[str, Candidate] = field(default_factory=dict)
     """Name → the source that was found sound."""
     print: Footprint | None = None
+    tree: Listing | None = None
+    """The whole environment before anything was changed."""
     saved: tuple[Saved, ...] = ()
     """How everything was that the install may touch."""
 

@@ -27,8 +27,9 @@ import msgspec
 
 from envguard import clock
 from envguard.errors import RestoreError
-from envguard.restore import point, register
+from envguard.restore import listing, point, register
 from envguard.restore.copying import sync_filesystem
+from envguard.restore.listing import Listing
 from envguard.restore.locks import who_may
 from envguard.restore.point import Saved
 from envguard.restore.progress import Progress
@@ -102,8 +103,12 @@ class Transaction:
             os.close(descriptor)
         self.entries = (*self.entries, entry)
 
-    def save(self, paths: Collection[str], copies: Collection[str], progress: Progress) -> tuple[Saved, ...]:
-        """Keeps `paths` as they are; what was copied is durable when this returns."""
+    def save(
+        self, paths: Collection[str], copies: Collection[str], tree: Listing, progress: Progress
+    ) -> tuple[Saved, ...]:
+        """Keeps `paths` as they are, and how the whole `tree` was; what was copied is durable when this returns."""
+        self.point.mkdir(exist_ok=True)
+        listing.save(tree, self.point)
         saved = point.save(paths, copies, self.point, progress)
         if copies:
             sync_filesystem(str(self.point))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from envguard import clock
 from envguard.errors import RestoreError
+from envguard.fingerprint.units import counted, some_of
 from envguard.model.action import RestoreReport
 from envguard.restore import apply, register, transaction
 from envguard.restore.progress import Progress, Silent
@@ -26,22 +27,25 @@ def roll_back(
     """
     found = _to_undo(prefix, state)
     unwritten: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
     if not dry_run:
         undone = found.step == "done"
-        apply.roll_back_found(found, progress or Silent(), force)
+        differs = apply.roll_back_found(found, progress or Silent(), force)
         unwritten = remember_undone(state, found, undone)
     began = clock.local(found.began) if found.began else "an unknown time"
     will = "would be" if dry_run else "is"
+    but = f", but for {counted(len(differs), 'path')} that changed since ({some_of(differs)})" if differs else ""
     return RestoreReport(
         reference=str(found.about.get("reference", "?")),
         environment=found.prefix,
         plan=(),
         missing=(),
         poisoned=(),
-        notes=(f"{found.prefix} {will} as it was before the restore that began {began}", *unwritten),
+        notes=(f"{found.prefix} {will} as it was before the restore that began {began}{but}", *unwritten),
         applied=False,
         verified=not dry_run,
         rolled_back=not dry_run,
+        differs=differs,
     )
 
 
