@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from envguard.acquire.packages.environment import locate
+from envguard.acquire.seam.host import LiveHost
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.errors import RestoreError, RollbackError, UsageError
@@ -78,7 +80,9 @@ def externally_managed(tmp_path: Path) -> Path:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     prefix = tmp_path / "usr"
     (prefix / "bin").mkdir(parents=True)
-    (prefix / "bin" / version).symlink_to(Path(sys.executable).resolve())
+    # A copy: a link to the tester's interpreter starts, and names, the tester's own prefix.
+    shutil.copyfile(Path(sys.executable).resolve(), prefix / "bin" / version)
+    (prefix / "bin" / version).chmod(0o755)
     (prefix / "bin" / "python3").symlink_to(version)
     library = prefix / "lib" / version
     library.mkdir(parents=True)
@@ -92,7 +96,9 @@ def test_a_debian_managed_python_is_refused_in_plain_words(swapped: Swapped, tmp
     swapped.save_checkpoint("step_690")
     prefix = externally_managed(tmp_path)
     before = tree(prefix)
-    done = swapped.stage.envguard("restore", "step_690", "-y", "--json", "--python", str(prefix / "bin" / "python3"))
+    interpreter = str(prefix / "bin" / "python3")
+    assert locate(LiveHost(), interpreter, "/").prefix == str(prefix)  # nothing else may be restored into
+    done = swapped.stage.envguard("restore", "step_690", "-y", "--json", "--python", interpreter)
     assert done.returncode == 4, done.stderr
     assert "EXTERNALLY-MANAGED" in done.stderr
     assert json.loads(done.stdout)["schema"] == "envguard.restore"
