@@ -36,6 +36,8 @@ check: $(VENV)/.all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/vulture
 
 format: $(VENV)/.all
 	$(BIN)/ruff format .

@@ -85,7 +85,6 @@ class Survey:
     installs: tuple[Install, ...] = ()
     processes: tuple[EnvironmentProcess, ...] = ()
     archive_uses: tuple[ArchiveUse, ...] = ()
-    uv_cache_directories: tuple[str, ...] = ()
     checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints((), (), (), ()))
     stamps: tuple[stamps.Stamp, ...] = ()
     elsewhere: dict[str, str] = field(default_factory=dict)
@@ -167,7 +166,6 @@ def _processes(host: Host, request: Request, seen: Survey) -> None:
 
 def _uv_cache(host: Host, request: Request, seen: Survey) -> None:
     caches = uv_cache.read_caches(host, cache_directories(host, seen.env, request.config))
-    seen.uv_cache_directories = caches.directories
     if not caches.directories:
         seen.lacks("uv-cache", "there is none in the usual places, nor where UV_CACHE_DIR or `uv_caches` says")
     seen.archive_uses, unseen = read_archive_uses(host, caches, seen.processes, seen.env.site)

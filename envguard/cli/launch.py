@@ -55,6 +55,9 @@ def launch(
         str | None,
         typer.Option("--meet", metavar="HOST:PORT", help="Where they compare; default: as torchrun is told."),
     ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Hash every file of the environment before the start.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and say why; start and write nothing.")] = False,
     report: Annotated[
         str | None, typer.Option("--report", metavar="FILE", help="Write the JSON answer there.")
@@ -71,18 +74,20 @@ def launch(
     from envguard.cli.references import open_knowledge, open_places
     from envguard.launch.prepare import Request
     from envguard.launch.rendezvous import explicit
-    from envguard.launch.whose import runs_on
+    from envguard.launch.whose import start_of
     from envguard.report.screen import Screen
 
     screen = Screen(json, quiet, verbose, color)
-    runner = runs_on(LiveHost(), command or (), os.environ)
+    started = start_of(LiveHost(), command or (), os.environ)
+    runner = started.runner
     session = open_session(python, checkpoints, otherwise=runner.interpreter if runner is not None else None)
     request = Request(
         project=session.project,
         start=session.start,
         python=session.python,
         chosen=bool(python or session.project.config.python),
-        runner=runner,
+        started=started,
+        deep=deep,
         checkpoint_roots=session.checkpoint_roots,
         command=tuple(command or ()),
         against=against,

@@ -8,8 +8,6 @@ REQUIRED = {
     "msgspec": "msgspec",
     "nvidia-ml-py": "pynvml",
     "packaging": "packaging",
-    "platformdirs": "platformdirs",
-    "psutil": "psutil",
     "rich": "rich",
     "tomli-w": "tomli_w",
     "typer": "typer",

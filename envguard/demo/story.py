@@ -90,20 +90,6 @@ def swap(stage: Stage, forced: bool = True) -> str:
         return stage.install("sglang", index=index, arguments=arguments).stderr
 
 
-def slow_run(stage: Stage) -> None:
-    """The run after the swap: no kernel of this build in the cache, so that every step is slow."""
-    done = subprocess.run(
-        loop_command(stage, "--first", "691", "--steps", "25", "--pause", "0.05", "--work", "40000"),
-        cwd=stage.project,
-        env=stage.environ(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise DemoError(f"the slow run failed:\n{done.stderr}")
-
-
 def cuda_on_disk(stage: Stage) -> str:
     """What the installed `torch/version.py` says of CUDA."""
     text = (stage.site / "torch" / "version.py").read_text()

@@ -45,6 +45,8 @@ class Request:
     """A stamp: processes are not looked for, since the one that counts is the one that asks."""
     witnesses: tuple[Fingerprint, ...] = ()
     """Fingerprints, of this machine or not, whose compile caches are looked for where they lay on this machine."""
+    path0: tuple[str, ...] | None = None
+    """The folders of the started code, first on its `sys.path`; where they are not known, the root of the project."""
 
 
 def take(
@@ -120,7 +122,9 @@ def assemble(
     packages, beaten = packages_of(distributions, contents.of, notes)
     judge_pth(env.pth, distributions, contents.of, notes, digests.memo)
     judge_customizers(host, env, distributions, contents.of, notes, digests.memo)
-    judge_start(host, request.root or request.start, env, frozenset(each.name for each in packages), notes)
+    first = request.path0 if request.path0 is not None else (request.root or request.start,)
+    for folder in first:
+        judge_start(host, folder, env, frozenset(each.name for each in packages), notes)
     torch_build = next((package.build for package in packages if package.name == "torch"), None)
     wish = Wish(
         request.start,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from envguard import clock
 from envguard.acquire.machine.headroom import Headroom, read_headroom, visible
 from envguard.acquire.machine.zone import read_zone
@@ -30,6 +32,7 @@ from envguard.fingerprint.reference import resolve, resolve_default
 from envguard.launch import child, seed, start, waivers
 from envguard.launch.bundled import Bundled, are_options, bundled_command, require_checkout
 from envguard.launch.claims import Claims, claim
+from envguard.launch.command import Start
 from envguard.launch.earlier import says, without_end
 from envguard.launch.expect import expect
 from envguard.launch.guard import Guard, Meter, baseline_of
@@ -41,7 +44,7 @@ from envguard.launch.session import FIRST_START, Gate, Warn, weigh
 from envguard.launch.start import AskedOnce
 from envguard.launch.supervise import Plan
 from envguard.launch.targets import watched_of
-from envguard.launch.whose import Runner, in_environment
+from envguard.launch.whose import in_environment
 from envguard.model.action import Check
 from envguard.model.drift import DiffReport
 from envguard.model.evidence import Unknown
@@ -65,8 +68,9 @@ class Request:
     python: str | None
     chosen: bool
     """`python` was chosen, by an option or the configuration."""
-    runner: Runner | None
-    """What COMMAND runs on, where its words tell."""
+    started: Start
+    """What COMMAND starts, as far as its words determine it."""
+    deep: bool
     checkpoint_roots: tuple[Path, ...]
     command: tuple[str, ...]
     against: str | None
@@ -85,7 +89,8 @@ class Request:
 
 def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     """Everything up to the decision. Raises `UsageError`, `InputError`, and `CannotExecute`."""
-    host = AskedOnce(LiveHost())
+    environ = request.started.environ
+    host = AskedOnce(start.ForChild(LiveHost(), environ))
     given = waivers.parse_waivers(request.waive, request.because, request.until, waivers.author(), clock.now())
     on_drift = _on_drift(request)
     env = locate(host, request.python, str(request.start))
@@ -94,8 +99,8 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
         require_checkout(request.project.root)
     else:
         child.find_command(own, request.environ)
-    doubts = in_environment(host, env, own, request.runner, chosen=request.chosen)
-    private = launch_place(host, request.environ, env.site, env.abi or "")
+    doubts, unsure = in_environment(host, env, request.started, chosen=request.chosen)
+    private = launch_place(host, environ, env.site, env.abi or "")
     cache = Path(private) if private is not None else None
     filled = cache is not None and seed.is_filled(cache)
     # The reference first: where it had its compile caches is where the live side looks, too.
@@ -106,16 +111,17 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     command = own or (bundled.command if bundled is not None else ())
     child.find_command(command, request.environ)
     diff = _compared(request, reference, live)
+    diff = msgspec.structs.replace(diff, unknown=(*diff.unknown, *unsure))
     earlier = _earlier(host, request, warn)
     newest = next(iter(reversed(places.checkpoints().newest_run())), None)
     room = read_headroom(host, _folders(request, newest))
     known = reference.fingerprint if reference is not None else None
-    expected = expect(host, request.environ, known, live, earlier, newest)
+    expected = expect(host, environ, known, live, earlier, newest)
     claims, claimed = _claims(host, request, room, live, expected)
     checks = (*check_all(room, live, expected), *claimed)
     named = _as_ref(reference) if reference is not None else None
     gated = weigh(request.project, live, diff, named, checks, given, warn)
-    at = request.meet or find_rendezvous(command, request.environ)
+    at = request.meet or find_rendezvous(command, environ)
     if at is not None:
         word = told(gated.verdict, live, (*given, *gated.standing), diff.a.id if reference is not None else None)
         council = exchange(env.executable, at, word)
@@ -169,13 +175,16 @@ def take_for_child(
 ) -> Fingerprint:
     """The environment as the command will find it: with the compile cache that it will be given, and those that the
     witnesses name."""
-    for_child = start.ForChild(host, {INDUCTOR_CACHE: str(cache)}) if cache is not None else host
+    variables = {**request.started.environ, INDUCTOR_CACHE: str(cache)}
+    for_child = start.ForChild(host, variables) if cache is not None else host
     root = request.project.root
     asked = snapshot.Request(
         start=str(request.start),
         python=env.prefix,
         root=str(root) if root is not None else None,
         config=request.project.config,
+        deep=request.deep,
+        path0=request.started.path0,
         own_pids=frozenset({os.getpid(), os.getppid()}),
         witnesses=witnesses,
     )
@@ -237,7 +246,9 @@ def _claims(
     chosen = visible(room.gpus.all or (), expected.visible_devices) if live.gpus else ()
     if not chosen:
         return Claims(), ()
-    claims = claim(host, (gpu.uuid_digest or f"{platform.node()}-{gpu.index}" for gpu in chosen), request.environ)
+    claims = claim(
+        host, (gpu.uuid_digest or f"{platform.node()}-{gpu.index}" for gpu in chosen), request.started.environ
+    )
     if not claims.taken:
         return claims, (Check(check="gpu claims", ok=True, detail="no other launch holds these GPUs", facet="gpu"),)
     claims.release()

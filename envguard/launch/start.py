@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envguard.acquire.runs.checkpoints import step_of
+from envguard.acquire.seam.collector.environment import visible_environment, withheld_names
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.cache_places import INDUCTOR_CACHE
 from envguard.state.runs import LAUNCH_FINGERPRINT, RUN_ID
@@ -93,16 +94,23 @@ class AskedOnce(Host):
 
 
 class ForChild(Host):
-    """A host whose environment variables are those that the command will get, so that they are what is recorded."""
+    """A host whose environment variables are those that the command will get, so that they are what is recorded.
+
+    `variables` are all of them, secrets included; no more is answered than of any process.
+    """
 
     def __init__(self, inner: Host, variables: Mapping[str, str]) -> None:
         self.inner = inner
         self.label = inner.label
-        self.variables = dict(variables)
+        self.visible = visible_environment(variables.items())
+        self.hidden = withheld_names(variables.items())
 
     def call(self, operation: str, *arguments: Any) -> Any:
-        value = self.inner.call(operation, *arguments)
-        return {**value, **self.variables} if operation == "environ" else value
+        if operation == "environ":
+            return self.visible
+        if operation == "withheld":
+            return self.hidden
+        return self.inner.call(operation, *arguments)
 
 
 def make_private(folder: Path) -> None:

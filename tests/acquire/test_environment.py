@@ -233,6 +233,96 @@ def test_a_base_that_is_gone_is_told_and_the_packages_still_read(stage: Stage) -
     assert env.site == (str(stage.site),)
 
 
+BROKEN = {
+    "dead link": lambda path: path.symlink_to("/nowhere/at/all"),
+    "empty folder": lambda path: path.mkdir(),
+    "file": lambda path: path.write_text("name-of-an-environment\n"),
+    "folder of something else": lambda path: (path / "bin").mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_venv_is_an_error_and_no_reason_to_take_another(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BROKEN[name](tmp_path / ".venv")
+    with pytest.raises(InputError, match=str(tmp_path / ".venv")) as caught:
+        locate(LiveHost(), None, str(tmp_path))
+    assert "--python" in (caught.value.hint or "")
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.setenv(variable, str(tmp_path / ".venv"))
+        with pytest.raises(InputError, match=variable):
+            locate(LiveHost(), None, "/")
+        monkeypatch.delenv(variable)
+
+
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT"])
+def test_a_variable_that_names_what_is_gone_is_an_error(
+    stage: Stage, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (stage.project / "pyproject.toml").write_text("")
+    monkeypatch.setenv(variable, str(stage.root / "gone"))
+    with pytest.raises(InputError, match=f"{variable} names .*gone, which is not there"):
+        locate(LiveHost(), None, str(stage.project))
+    assert locate(LiveHost(), str(stage.python), str(stage.project)).prefix == str(stage.venv)
+
+
+def test_uv_names_another_place_for_the_environment_of_a_project(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    stage.uv("venv", "--quiet", "--python", sys.executable, str(other))
+    monkeypatch.setenv("UV_PROJECT_ENVIRONMENT", os.path.relpath(other, stage.project))
+    assert locate(LiveHost(), None, str(stage.project)).prefix == str(stage.venv)  # no project of uv
+    (stage.project / "pyproject.toml").write_text("")
+    env = locate(LiveHost(), None, str(stage.project))
+    assert (env.prefix, env.how) == (str(other), "UV_PROJECT_ENVIRONMENT")
+
+
+@pytest.mark.parametrize(
+    ("made", "now", "folders", "kinds", "sees"),
+    [
+        ("3.11.7", "3.13", ("3.11",), ["base-minor"], None),
+        ("3.11.7", "3.13", ("3.11", "3.13"), ["base-minor"], "3.13"),
+        ("3.13.0", "3.13t", ("3.13", "3.13t"), [], "3.13t"),
+        ("3.13.0", "3.13", ("3.13", "3.13t"), [], "3.13"),
+        ("3.11.2", "3.11", ("3.11",), ["base-changed"], "3.11"),
+        ("3.11.7", "3.11", ("3.11", "3.9"), [], "3.11"),
+    ],
+)
+def test_what_starts_decides_which_folder_is_read(
+    tmp_path: Path, made: str, now: str, folders: tuple[str, ...], kinds: list[str], sees: str | None
+) -> None:
+    base, venv = tmp_path / "usr", tmp_path / "venv"
+    for folder in ("bin", f"lib/python{now}", f"include/python{now}"):
+        (base / folder).mkdir(parents=True)
+    (base / f"lib/python{now}/os.py").touch()
+    full = {"3.13": "3.13.0", "3.13t": "3.13.0", "3.11": "3.11.7"}[now]
+    (base / f"include/python{now}/patchlevel.h").write_text(f'#define PY_VERSION "{full}"\n')
+    (base / f"bin/python{now}").touch(0o755)
+    (base / "bin/python3").symlink_to(f"python{now}")
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin/python").symlink_to(base / "bin/python3")
+    (venv / "pyvenv.cfg").write_text(f"home = {base}/bin\nversion = {made}\ninclude-system-site-packages = false\n")
+    for version in folders:
+        (venv / f"lib/python{version}/site-packages").mkdir(parents=True)
+    env = locate(LiveHost(), str(venv), "/")
+    assert [problem.kind for problem in env.problems] == kinds
+    assert env.version == full
+    assert env.site == ((f"{venv}/lib/python{sees}/site-packages",) if sees else ())
+    if sees is None:
+        assert "lib/python3.11 cannot be imported" in env.problems[0].says
+
+
+@pytest.mark.parametrize("left", ["nothing", "a link to nothing"])
+def test_an_environment_without_its_interpreter_starts_nothing(stage: Stage, left: str) -> None:
+    for path in (stage.venv / "bin").glob("python*"):
+        path.unlink()
+    if left != "nothing":
+        (stage.venv / "bin/python").symlink_to("/nowhere/python3")
+    assert [problem.kind for problem in locate(LiveHost(), str(stage.venv), "/").problems] == ["base-gone"]
+
+
 def test_a_moved_venv_is_read_where_it_is(stage: Stage, tmp_path: Path) -> None:
     shutil.move(stage.venv, tmp_path / "moved")
     assert locate(LiveHost(), str(tmp_path / "moved"), "/").prefix == str(tmp_path / "moved")

@@ -71,11 +71,23 @@ def test_a_path_names_the_environment_that_is_compared(two: Stage) -> None:
         assert json.loads(done.stdout)["reference"] is not None
 
 
-def test_what_a_shell_may_start_is_said(two: Stage) -> None:
-    done = launch(two, "--", "sh", "-c", "exit 5", PATH=path_of(two, two.root / "other"))
-    assert done.returncode == 5
-    assert f"{two.root / 'other'}, which was not compared" in " ".join(done.stderr.split())
-    assert "not compared" not in launch(two, "--", "sh", "-c", "true", PATH=path_of(two, two.venv)).stderr
+def test_what_a_shell_starts_is_refused_where_it_is_not_determined_and_the_hint_works(two: Stage) -> None:
+    marker = two.root / "started"
+    words = ("--", "sh", "-c", f"if true; then touch {marker}; exit 5; fi")
+    done = launch(two, *words, PATH=path_of(two, two.venv))
+    assert (done.returncode, marker.exists()) == (3, False)
+    assert "name the environment with --python" in " ".join(done.stderr.split())
+    assert launch(two, "--python", str(two.venv), *words).returncode == 5
+    waived = launch(two, "--waive", "unknown:interpreter of the command", "--because", "known", *words)
+    assert waived.returncode == 5
+
+
+def test_variables_of_the_command_are_those_that_are_compared(two: Stage) -> None:
+    python = str(two.python)
+    assert launch(two, "--dry-run", "--", "env", "NCCL_ALGO=Ring", python).returncode == 78
+    assert launch(two, "--dry-run", "--", python, NCCL_ALGO="Ring").returncode == 78
+    for words in (("env", "-u", "NCCL_ALGO", python), ("sh", "-c", f"unset NCCL_ALGO; {python}")):
+        assert launch(two, "--dry-run", "--", *words, NCCL_ALGO="Ring").returncode == 0
 
 
 def test_a_version_manager_is_no_interpreter_of_the_environment(two: Stage) -> None:

@@ -474,7 +474,7 @@ def test_a_killed_launch_takes_the_command_with_it_and_its_record_stays_open(roo
 
 def started(stage: Stage, script: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        stage.envguard_command("launch", "--", "sh", "-c", script),
+        stage.envguard_command("launch", "--python", str(stage.venv), "--", "sh", "-c", script),
         cwd=stage.project, env=stage.environ(NO_GPUS), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

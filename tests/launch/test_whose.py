@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from envguard.acquire.seam.host import LiveHost
 from envguard.demo.stage import Stage
-from envguard.launch.whose import runs_on
 
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -63,31 +61,3 @@ def test_a_named_environment_is_compared_and_the_difference_said(torch_stage: St
     for command in (str(torch_stage.python), "true"):
         done = launch(torch_stage, "--dry-run", *named, "--", command)
         assert "the command runs in" not in done.stdout + done.stderr
-
-
-def test_whose_interpreter_a_command_runs_on(torch_stage: Stage, other: Path) -> None:
-    bin_, host = other / "bin", LiveHost()
-    python = str(bin_ / "python")
-    (bin_ / "torchrun").write_text(f"#!{python}\nimport torch\n")
-    # As pip and uv write it where the path is too long, or holds a space.
-    (bin_ / "accelerate").write_text(f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\nimport torch\n")
-    (bin_ / "poetry").write_text(f"#!{python}\nimport poetry\n")
-    for name in ("torchrun", "accelerate", "poetry"):
-        (bin_ / name).chmod(0o755)
-    environ = {"PATH": f"{bin_}:/usr/bin:/bin"}
-    runs_on_it = (
-        ["python", "train.py"],
-        ["torchrun", "--nproc-per-node", "2", "train.py"],
-        ["accelerate", "launch", "train.py"],
-        ["env", "NCCL_DEBUG=INFO", "python", "-m", "trainer"],
-        ["nohup", "nice", "-n", "5", "torchrun", "train.py"],
-    )
-    for command in runs_on_it:
-        runner = runs_on(host, command, environ)
-        assert runner is not None, command
-        assert runner.started.prefix == str(other), command
-    # Whoever starts something else in an environment of its own choice tells nothing by its own interpreter.
-    for command in (["poetry", "run", "python", "train.py"], ["bash", "run.sh"], ["uv", "run", "python", "x.py"], []):
-        assert runs_on(host, command, environ) is None, command
-    (other / "uv-receipt.toml").touch()
-    assert runs_on(host, ["accelerate", "launch", "train.py"], environ) is None

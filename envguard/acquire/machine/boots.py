@@ -15,7 +15,7 @@ from envguard.model.evidence import Unknown
 WTMP = "/var/log/wtmp"
 # type, pid, line, id, user, host, exit, session, seconds, microseconds, address, unused: glibc's record on Linux.
 _RECORD = struct.Struct("<hxxi32s4s32s256shhiii4i20x")
-BOOT, RUN_LEVEL, NEW_TIME, OLD_TIME = 2, 1, 3, 4
+BOOT, NEW_TIME, OLD_TIME = 2, 3, 4
 MOST_BYTES = 40_000 * 384
 """Whole records, of 384 bytes each, from the end: the file is appended to."""
 _EARLIEST = 946_684_800

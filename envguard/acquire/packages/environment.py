@@ -17,8 +17,6 @@ from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Problem, Python
 
 Kind = Literal["venv", "conda", "system"]
-# Links from a venv's python to the interpreter it was made from; more than this is a loop.
-MOST_LINKS = 40
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,10 @@ def locate(host: Host, named: str | None, start: str, pythonpath: Sequence[str] 
             skipped.append(prefix)
             continue
         found = _prefix_kind(host, prefix)
-        if found is not None:
-            return _read(host, prefix, found, executable, how, pythonpath)
+        if found is None:
+            # It was chosen, and is broken: another one in its place would be examined for it in silence.
+            raise InputError(f"{how} names {prefix}, {_why_none(host, prefix)}", _BROKEN)
+        return _read(host, prefix, found, executable, how, pythonpath)
     hint = "name one: `--python path/to/.venv` or `--python path/to/python`"
     if skipped:
         hint += f" ({', '.join(skipped)} is a tool's own environment and is not taken unless named)"
@@ -94,8 +94,8 @@ def locate(host: Host, named: str | None, start: str, pythonpath: Sequence[str] 
 def find_prefix(host: Host, named: str | None, start: str) -> str | None:
     """The prefix that `locate` would take, without reading the environment; None where there is none."""
     if named is None:
-        usable = (prefix for _, prefix, _ in _candidates(host, start) if not is_tool(host, prefix))
-        return next((prefix for prefix in usable if is_environment(host, prefix)), None)
+        first = next((prefix for _, prefix, _ in _candidates(host, start) if not is_tool(host, prefix)), None)
+        return first if first is not None and is_environment(host, first) else None
     path = posixpath.normpath(named if named.startswith("/") else f"{start}/{named}")
     try:
         if host.stat_target(path).is_directory:
@@ -104,6 +104,24 @@ def find_prefix(host: Host, named: str | None, start: str) -> str | None:
         found = which(host, named) if "/" not in named else None
         return prefix_of(host, found) if found is not None else None
     return prefix_of(host, path)
+
+
+_BROKEN = "make it anew (`uv venv`, `uv sync`), take the name away, or name the environment: `--python path/to/.venv`"
+
+
+def _why_none(host: Host, prefix: str) -> str:
+    """Why a path is no environment."""
+    try:
+        found = host.find(prefix)
+        if found is None:
+            return "which is not there"
+        if not host.stat_target(prefix).is_directory:
+            return "which is a file and no environment"
+    except (FileNotFoundError, NotADirectoryError):
+        return "which is a link to nothing"
+    except OSError as error:
+        return f"which cannot be read: {error.strerror or error}"
+    return "which is no Python environment: it has neither pyvenv.cfg nor a library folder"
 
 
 def _named(host: Host, named: str, start: str, pythonpath: Sequence[str] | None) -> Environment:
@@ -146,10 +164,14 @@ def _candidates(host: Host, start: str) -> Iterator[tuple[str, str, str | None]]
     environ = host.environ()
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if environ.get(variable):
-            yield variable, posixpath.normpath(environ[variable]), None
+            yield variable, posixpath.normpath(posixpath.join(start, environ[variable])), None
     folder = start
     while True:
-        if _find(host, f"{folder}/.venv") is not None:
+        # uv's own place of a project's environment, in the stead of `.venv`.
+        if environ.get("UV_PROJECT_ENVIRONMENT") and _find(host, f"{folder.rstrip('/')}/pyproject.toml") is not None:
+            path = posixpath.normpath(posixpath.join(folder, environ["UV_PROJECT_ENVIRONMENT"]))
+            yield "UV_PROJECT_ENVIRONMENT", path, None
+        elif _find(host, f"{folder}/.venv") is not None:
             yield f"{folder}/.venv", f"{folder.rstrip('/')}/.venv", None
         if folder in ("/", ""):
             break
@@ -163,34 +185,43 @@ def _candidates(host: Host, start: str) -> Iterator[tuple[str, str, str | None]]
 
 
 def prefix_of(host: Host, python: str) -> str | None:
-    """The prefix whose interpreter this file is, by its place or by the links that it is; None for a launcher of a
-    version manager, which chooses only when it runs."""
-    seen = python
-    for _ in range(MOST_LINKS):
-        prefix = posixpath.dirname(posixpath.dirname(seen))
-        if _prefix_kind(host, prefix) is not None:
-            return prefix
-        try:
-            if not host.stat(seen).is_link:
-                return None
-            seen = posixpath.normpath(posixpath.join(posixpath.dirname(seen), host.readlink(seen)))
-        except OSError:
-            return None  # a link to nowhere is an interpreter of nothing
-    return None
+    """The prefix that an interpreter starts in, by CPython's rule (`Modules/getpath.py`; measured with 3.8 to 3.13).
+
+    pyvenv.cfg is looked for beside the executable as it is named and one folder up, and its links are not followed: a
+    lone link to a venv's python starts the base installation. Without one the prefix is that of the file behind the
+    links. None for a launcher of a version manager, which chooses only when it runs.
+    """
+    beside = posixpath.dirname(python)
+    for folder in (beside, posixpath.dirname(beside)):
+        if _find(host, f"{folder}/pyvenv.cfg") is not None:
+            return folder
+    try:
+        prefix = posixpath.dirname(posixpath.dirname(host.realpath(python)))
+        host.stat_target(python)
+    except OSError:
+        return None  # a link to nowhere is an interpreter of nothing
+    kind = _prefix_kind(host, prefix)
+    # A copy of an interpreter within a venv, reached by a link from outside, searches where it was built for.
+    return prefix if kind in ("conda", "system") else None
 
 
 def which(host: Host, name: str) -> str | None:
     """The program of that name on PATH."""
-    for folder in host.environ().get("PATH", "").split(":"):
+    return which_in(host, name, host.environ().get("PATH", ""))
+
+
+def which_in(host: Host, name: str, path: str) -> str | None:
+    """The program of that name in the folders of a PATH."""
+    for folder in path.split(":"):
         if not folder.startswith("/"):
             continue
-        path = f"{folder.rstrip('/')}/{name}"
+        candidate = f"{folder.rstrip('/')}/{name}"
         try:
-            found = host.stat_target(path)
+            found = host.stat_target(candidate)
         except OSError:
             continue  # what PATH names and cannot be run is no candidate
         if found.is_file and found.mode & 0o111:
-            return path
+            return candidate
     return None
 
 
@@ -230,10 +261,18 @@ def _read(
     facts = interpreter.read_interpreter(host, base, version, executable, notes)
     said = settings.get("version_info") or settings.get("version")
     if said is not None and facts.version is not None and not _agrees(said, facts.version):
-        says = f"made with Python {said}; the interpreter under it is {facts.version} now"
-        notes.problem("base-changed", "python", says, f"{prefix}/pyvenv.cfg")
+        if _minor(said) == _minor(facts.version):
+            says = f"made with Python {said}; the interpreter under it is {facts.version} now"
+            notes.problem("base-changed", "python", says, f"{prefix}/pyvenv.cfg")
+        else:
+            unseen = _unseen_folders(host, prefix, version)
+            says = f"made with Python {said}, and its interpreter is {facts.version} now{unseen}"
+            notes.problem("base-minor", "python", says, f"{prefix}/pyvenv.cfg")
     if kind == "venv" and base is None:
         says = f"the interpreter it was made from is gone: {settings.get('home') or 'pyvenv.cfg names no home'}"
+        notes.problem("base-gone", "python", says, f"{prefix}/pyvenv.cfg")
+    elif kind == "venv" and (executable is None or not _runs(host, executable)):
+        says = f"{executable or prefix + '/bin/python'} is gone, or a link to nothing: nothing starts here"
         notes.problem("base-gone", "python", says, f"{prefix}/pyvenv.cfg")
     path = _sys_path(host, prefix, kind, base, version, settings, notes, pythonpath)
     return Environment(
@@ -264,17 +303,30 @@ def _executable(host: Host, prefix: str) -> str | None:
 
 
 def _library_folder(host: Host, prefix: str, executable: str | None, settings: dict[str, str]) -> str:
-    """`python3.11`: what pyvenv.cfg says, else what the interpreter is called, else the newest that is there."""
+    """`python3.11`: what the interpreter that starts is called, else what pyvenv.cfg says, else the newest that is
+    there. An interpreter of another minor version under a venv reads none of the folders that are there."""
     folders = interpreter.library_folders(host, prefix)
+    starts = _minor_of(host, executable) if executable is not None else None
     said = settings.get("version_info") or settings.get("version")
-    wanted = [".".join(said.split(".")[:2])] if said else []
-    if executable is not None:
-        wanted += re.findall(r"(\d+\.\d+t?)$", posixpath.basename(host.realpath(executable)))
-    for version in wanted:
+    wanted = starts or (".".join(said.split(".")[:2]) if said else None)
+    if wanted is None:
+        return folders[-1] if folders else "python3"
+    for version in (wanted, f"{wanted}t"):
         for name in folders:
-            if name.removeprefix("python").removeprefix("pypy") in (version, f"{version}t"):
+            if name.removeprefix("python").removeprefix("pypy") == version:
                 return name
-    return folders[-1] if folders else (f"python{wanted[0]}" if wanted else "python3")
+    return folders[-1] if folders and starts is None else f"python{wanted}"
+
+
+def _minor_of(host: Host, executable: str) -> str | None:
+    """`3.11`, `3.13t`: the version in the name of the file that starts; None where it is gone, or named without."""
+    try:
+        real = host.realpath(executable)
+        host.stat_target(real)
+    except OSError:
+        return None
+    match = re.search(r"(?:python|pypy)(\d+\.\d+t?)$", posixpath.basename(real))
+    return match[1] if match else None
 
 
 def _base(
@@ -296,6 +348,25 @@ def _agrees(said: str, version: str) -> bool:
     """Whether pyvenv.cfg (`3.11`, `3.11.7`, `3.11.7.final.0`) names this version."""
     plain = interpreter.plain_version(said)
     return version == plain or version.startswith(plain + ".")
+
+
+def _runs(host: Host, executable: str) -> bool:
+    try:
+        return host.stat_target(executable).is_file
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # whether it is there is not known, and what was not recorded is no finding
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def _unseen_folders(host: Host, prefix: str, version: str) -> str:
+    """The library folders of the venv that its interpreter does not read."""
+    unseen = [name for name in interpreter.library_folders(host, prefix) if name != version]
+    return f": the packages in {', '.join(f'lib/{name}' for name in unseen)} cannot be imported" if unseen else ""
 
 
 def _sys_path(

@@ -7,7 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from envguard.acquire.packages.environment import prefix_of, which
+from envguard.acquire.packages.environment import prefix_of, which_in
 from envguard.acquire.seam.host import Host
 
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?")
@@ -28,16 +28,17 @@ def is_python(name: str) -> bool:
     return _PYTHON.fullmatch(name) is not None
 
 
-def started_by(host: Host, program: str) -> Started | None:
+def started_by(host: Host, program: str, path: str | None = None) -> Started | None:
     """The interpreter that a program file starts; None where it is neither Python nor a script for it.
 
-    A shell, `env` or `srun` may start one later: that cannot be told beforehand.
+    `path` is the PATH that the program gets, for `#!/usr/bin/env python`; without it, the host's.
     """
-    interpreter = program if is_python(posixpath.basename(program)) else _named_by_script(host, program)
+    path = host.environ().get("PATH", "") if path is None else path
+    interpreter = program if is_python(posixpath.basename(program)) else _named_by_script(host, program, path)
     return None if interpreter is None else Started(interpreter, prefix_of(host, interpreter))
 
 
-def _named_by_script(host: Host, program: str) -> str | None:
+def _named_by_script(host: Host, program: str, path: str) -> str | None:
     """The Python of a script's first line: `#!/venv/bin/python`, `#!/usr/bin/env python3`, or, where the path is too
     long for a first line, the `exec` of a shell that installers write in its place."""
     try:
@@ -50,7 +51,7 @@ def _named_by_script(host: Host, program: str) -> str | None:
     words = lines[0].removeprefix("#!").split()
     if len(words) > 1 and posixpath.basename(words[0]) == "env":
         named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
-        words = [named if "/" in named else which(host, named) or named]
+        words = [named if "/" in named else which_in(host, named, path) or named]
     elif words and posixpath.basename(words[0]) == "sh" and len(lines) > 1 and lines[1].startswith("'''exec'"):
         words = _words(lines[1].removeprefix("'''exec'"))
     if words and "/" in words[0] and is_python(posixpath.basename(words[0])):
@@ -63,16 +64,3 @@ def _words(line: str) -> list[str]:
         return shlex.split(line)
     except ValueError:  # no shell would run it either
         return []
-
-
-_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish")
-WRAPPERS = ("env", "nice", "ionice", "chrt", "nohup", "setsid", "stdbuf", "time", "timeout", "numactl", "taskset")
-"""Programs that execute the words after their own options."""
-STARTS_OTHERS = frozenset((*_SHELLS, *WRAPPERS, "sudo", "srun", "mpirun", "mpiexec"))
-"""Programs that start others: which interpreter that is stands in a script or later on the command line."""
-
-
-def found_by_scripts(host: Host) -> Started | None:
-    """What a script gets that calls `python`, else `python3`."""
-    found = which(host, "python") or which(host, "python3")
-    return None if found is None else Started(found, prefix_of(host, found))

@@ -42,7 +42,6 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "compile_cache": ("compile_cache_mb", "inductor_cache_mb"),
     "torch": ("torch", "torch_version"),
 }  # fmt: skip
-NUMBERS = ("step", "tok_s", "loss")
 HELD = ("q_pre", "q_hs", "samples", "target_rate", "drafter_rate", "token_budget", "max_batch_size", "compile_cache",
         "torch")  # fmt: skip
 """Fields kept as values where they change."""
