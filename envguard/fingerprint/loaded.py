@@ -237,6 +237,7 @@ def torch_as_loaded(
         git_version=loaded.git_version,
         cuda=loaded.cuda,
         hip=loaded.hip,
+        xpu=loaded.xpu,
         debug=loaded.debug,
         libraries=dict(process.torch_libraries()),
         triton=triton.version if triton is not None else None,

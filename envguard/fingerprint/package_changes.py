@@ -92,7 +92,7 @@ def _between(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iter
         kind = _torch_kind(a.torch, b.torch) if name == "torch" else "changed"
         if was == now:
             was, now = old.version, new.version
-        yield Change(facet, name, kind, was, now)
+        yield Change(facet, name, kind, was, now, _accelerators(a.torch, b.torch) if kind != "changed" else "")
         if new.departs and not merely_deleted(a, b, name):
             yield Change(facet, name, "patched", old.build, new.build, _files(new.departs))
         return
@@ -110,18 +110,23 @@ def merely_deleted(a: Fingerprint, b: Fingerprint, name: str) -> bool:
 
 
 def _torch_kind(old: Torch | None, new: Torch | None) -> str:
-    if old is None or new is None:
+    """What a change of the torch build is: a change of its accelerator comes before everything else."""
+    was, now = old.accelerator if old else None, new.accelerator if new else None
+    if was is None or now is None or was == now:
         return "changed"
-    had, has = bool(old.cuda or old.hip), bool(new.cuda or new.hip)
-    if new.version is None or old.version is None or had == has:
-        return "changed"
-    return "cpu" if had else "gpu-build"
+    return "cpu" if now == "cpu" else "gpu-build" if was == "cpu" else "accelerator"
+
+
+def _accelerators(old: Torch | None, new: Torch | None) -> str:
+    """`XPU 20250101 → CPU`; empty where one side is not known."""
+    return f"{old.built_for} → {new.built_for}" if old is not None and new is not None else ""
 
 
 def _same_version(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iterator[Change | Unknown]:
     name, facet = old.name, facet_of(old.name)
     if name == "torch" and a.torch and b.torch and _torch_kind(a.torch, b.torch) != "changed":
-        yield Change(facet, name, _torch_kind(a.torch, b.torch), a.torch.cuda or "CPU", b.torch.cuda or "CPU")
+        kind, both = _torch_kind(a.torch, b.torch), _accelerators(a.torch, b.torch)
+        yield Change(facet, name, kind, a.torch.built_for, b.torch.built_for, both)
         return
     if old.editable is not None and new.editable is not None:
         return  # its content is its source tree's, which `code` compares
@@ -181,8 +186,8 @@ def _torch_detail(old: Torch | None, new: Torch | None) -> str:
     said = []
     if old.git_version != new.git_version:
         said.append(f"git {_short(old.git_version)} → {_short(new.git_version)}")
-    if old.cuda != new.cuda:
-        said.append(f"CUDA {old.cuda or 'none'} → {new.cuda or 'none'}")
+    if (old.cuda, old.hip, old.xpu) != (new.cuda, new.hip, new.xpu):
+        said.append(f"{old.built_for} → {new.built_for}")
     both = old.libraries.keys() & new.libraries.keys()
     others = sorted(name for name in both if old.libraries[name] != new.libraries[name])
     if others:
@@ -204,7 +209,7 @@ def _torch_without_metadata(old: Torch | None, new: Torch | None) -> Iterator[Ch
     if old is None or new is None:
         yield Change("torch", "torch", "added" if old is None else "removed", was, now)
     elif was != now:
-        yield Change("torch", "torch", _torch_kind(old, new), was, now)
+        yield Change("torch", "torch", _torch_kind(old, new), was, now, _accelerators(old, new))
     elif detail := _torch_detail(old, new):
         yield Change("torch", "torch", "rebuilt", was, now, detail)
 

@@ -1,8 +1,7 @@
 """Packages that must fit the torch beside them, even where `pip check` is content.
 
-A compiled extension of another torch or another CUDA loads late and fails late ("operator torchvision::nms does not
-exist"). The rules are data: which release goes with which, and what a local version tag such as
-`+cu128torch2.8cxx11abiTRUE` says about the torch that a wheel was built for.
+A compiled extension of another torch or another accelerator loads late and fails late ("operator torchvision::nms
+does not exist"). Which release goes with which is data here; what a local version states is in `model.local_version`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from envguard.model.fingerprint import Problem
+from envguard.model.fingerprint import ACCELERATORS, Problem, Torch
+from envguard.model.local_version import parse_local
 
 
 @dataclass(frozen=True)
@@ -34,45 +34,21 @@ RELEASES: dict[str, Release] = {
 }
 
 _NUMBERS = re.compile(r"(\d+)\.(\d+)")
-_CUDA_TAG = re.compile(r"cu(?:da)?(\d{2,3})(?!\d)")
-_TORCH_TAG = re.compile(r"(?:^|[^a-z])(?:torch|pt)\.?(\d)\.?(\d{1,2})(?![0-9])")
 
 
-@dataclass(frozen=True)
-class LocalTag:
-    """What a local version says about the torch and CUDA that a wheel was built for; None where it is silent."""
+def check_pairs(torch: Torch, versions: Mapping[str, str]) -> tuple[Problem, ...]:
+    """What does not fit this torch; nothing where its version is unknown.
 
-    cuda: tuple[int, int | None] | None = None
-    cpu: bool = False
-    torch: tuple[int, int] | None = None
-
-
-def parse_local(version: str) -> LocalTag:
-    """`2.8.3+cu12torch2.8cxx11abiTRUE` → CUDA (12, None), torch (2, 8); `0.26.0+cu128` → CUDA (12, 8)."""
-    local = version.partition("+")[2].lower()
-    if not local:
-        return LocalTag()
-    cuda, torch = None, None
-    cuda_match, torch_match = _CUDA_TAG.search(local), _TORCH_TAG.search(local)
-    if cuda_match is not None:
-        digits = cuda_match.group(1)
-        cuda = (int(digits[:2]), int(digits[2:]) if len(digits) > 2 else None)
-    if torch_match is not None and int(torch_match.group(2)) <= 30:  # `pt240` may be 2.4.0 as well: no witness
-        torch = (int(torch_match.group(1)), int(torch_match.group(2)))
-    return LocalTag(cuda, bool(re.search(r"(?:^|\.)cpu(?:$|\.)", local)), torch)
-
-
-def check_pairs(torch: str, cuda: str | None, versions: Mapping[str, str]) -> tuple[Problem, ...]:
-    """What does not fit the torch of that full version built for CUDA `cuda` (None: a CPU build).
-
-    `versions` are full versions by normalised name, of packages that require torch: what is built for CUDA without
-    being built for torch (a JAX, say) is none of its pairs.
+    `versions` are full versions by normalised name, of packages built for torch: what is built for CUDA alone (a
+    JAX, say) is none of its pairs.
     """
+    if torch.version is None:
+        return ()
     found: list[Problem] = []
     for name, version in sorted(versions.items()):
         if name != "torch":
-            found.extend(_release(torch, name, version))
-            found.extend(_local(torch, cuda, name, version))
+            found.extend(_release(torch.version, name, version))
+            found.extend(_local(torch, torch.version, name, version))
     return tuple(found)
 
 
@@ -100,19 +76,17 @@ def _release(torch: str, name: str, version: str) -> Iterator[Problem]:
         yield _problem(name, f"{name} {version} is built for {expected}, beside it lies torch {torch}")
 
 
-def _local(torch: str, cuda: str | None, name: str, version: str) -> Iterator[Problem]:
-    tag, ours = parse_local(version), _minor(torch)
-    if tag.torch is not None and ours is not None and tag.torch != ours:
-        built = ".".join(map(str, tag.torch))
-        yield _problem(name, f"{name} {version} is built for torch {built}, beside it lies torch {torch}")
-    have = _minor(cuda) if cuda else None
-    if tag.cuda is not None:
-        if cuda is None:
-            yield _problem(name, f"{name} {version} is a CUDA build, beside it lies torch {torch}, which is not")
-        elif have is not None and have[0] != tag.cuda[0]:
-            yield _problem(name, f"{name} {version} is built for CUDA {tag.cuda[0]}, torch {torch} for CUDA {cuda}")
-    elif tag.cpu and cuda is not None:
-        yield _problem(name, f"{name} {version} is a CPU build, beside it lies torch {torch} for CUDA {cuda}")
+def _local(torch: Torch, full: str, name: str, version: str) -> Iterator[Problem]:
+    tag, ours = parse_local(version), _minor(full)
+    if tag.torch and ours is not None and ours not in tag.torch:
+        built = " or ".join(".".join(map(str, each)) for each in sorted(tag.torch))
+        yield _problem(name, f"{name} {version} is built for torch {built}, beside it lies torch {full}")
+    have, accelerator = _major(torch.cuda), torch.accelerator
+    if tag.accelerator is not None and accelerator is not None and tag.accelerator != accelerator:
+        theirs, here = ACCELERATORS[tag.accelerator], torch.built_for
+        yield _problem(name, f"{name} {version} is a {theirs} build, beside it lies torch {full}, built for {here}")
+    elif tag.cuda is not None and have is not None and have != tag.cuda[0]:
+        yield _problem(name, f"{name} {version} is built for CUDA {tag.cuda[0]}, torch {full} for CUDA {torch.cuda}")
 
 
 def _problem(name: str, says: str) -> Problem:

@@ -18,6 +18,7 @@ from envguard.fingerprint.requirements import marker_environment
 from envguard.fingerprint.rules import Change, is_torch_stack
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint, Package, Torch
+from envguard.model.local_version import parse_local
 
 Builds = Mapping[str, str]
 """sha256 of a wheel (hex) → build identity of what it unpacks to, as caches know it."""
@@ -137,15 +138,22 @@ def _package(item: Known, installed: Package | None) -> Package:
 
 
 def _torch(item: Known, other: Torch | None) -> Torch | None:
-    """The torch section of another version: CUDA as its local tag says (`+cu128` → 12.8), the rest unknown."""
+    """The torch section of another version: the accelerator as its local tag states it, the rest unknown."""
     if other is None or item.version is None:
         return other
-    local = item.version.partition("+")[2]
-    cuda = other.cuda
-    if local.startswith("cu") and local[2:].isdecimal():
-        cuda = f"{local[2:-1]}.{local[-1]}"
-    elif local == "cpu":
-        cuda = None
+    tag = parse_local(item.version)
+    cuda, hip, xpu = other.cuda, other.hip, other.xpu
+    if tag.accelerator is not None:
+        cuda = ".".join(str(each) for each in tag.cuda if each is not None) if tag.cuda is not None else None
+        # The tag names no version of ROCm or XPU as `version.py` does; the accelerator follows from the tag.
+        hip, xpu = None, None
     return msgspec.structs.replace(
-        other, version=item.version, metadata_version=item.version, cuda=cuda, git_version=None, libraries={}
+        other,
+        version=item.version,
+        metadata_version=item.version,
+        cuda=cuda,
+        hip=hip,
+        xpu=xpu,
+        git_version=None,
+        libraries={},
     )

@@ -117,9 +117,11 @@ RULES: tuple[Rule, ...] = (
     Rule("python", "*", "*", "warn", "breaks", "the interpreter differs in {subject}"),
     # torch: the package itself, triton, and what they were built from
     Rule("torch", "cpu", "torch", "block", "breaks",
-         "the CUDA build was replaced by a CPU build: no GPU will be used"),
+         "a CPU build replaced the build for an accelerator ({detail}): no accelerator will be used"),
     Rule("torch", "gpu-build", "torch", "block", "breaks",
-         "the CPU build was replaced by a GPU build: other kernels, other numerics, and a driver is needed"),
+         "a build for an accelerator replaced the CPU build ({detail}): other numerics, and a driver is needed"),
+    Rule("torch", "accelerator", "torch", "block", "breaks",
+         "the build is for another accelerator ({detail}): it does not run on the one before"),
     Rule("torch", "changed", "torch", "block", "numerics",
          "another torch build: kernels and their rounding, memory use and every compile cache entry change with it"),
     Rule("torch", "rebuilt", "torch", "block", "numerics",

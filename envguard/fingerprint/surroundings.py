@@ -75,7 +75,7 @@ def read_surroundings(
     machine = _take(notes, read_gpus(host))
     processes = None if wish.in_process else _processes(host, wish, env, memo, notes)
     if torch is not None and torch.version is not None:
-        notes.take(check_pairs(torch.version, torch.cuda, read_pairs(host, torch, dists)), ())
+        notes.take(check_pairs(torch, read_pairs(host, torch, dists)), ())
         notes.take(check_driver(torch.cuda, machine.driver.cuda if machine.driver else None), ())
     environs = tuple(process.environ for process in processes or ())
     places = _places(host, wish, env, torch, machine.gpus, environs, notes)

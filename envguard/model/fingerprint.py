@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from envguard.model.evidence import Unknown
+from envguard.model.local_version import Accelerator, parse_local
 
 
 class Python(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +73,10 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
     loses: str
 
 
+ACCELERATORS: dict[Accelerator, str] = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "cpu": "CPU"}
+"""As each writes its own name."""
+
+
 class Torch(msgspec.Struct, frozen=True, kw_only=True):
     """The torch build, read from files: `version.py` as text, ELF build-ids, never by importing it."""
 
@@ -90,6 +95,28 @@ class Torch(msgspec.Struct, frozen=True, kw_only=True):
     """sha256 (hex) that inductor's cache keys hash; None unless computed."""
     cache_tag: str | None
     """The tag that inductor writes into each cache entry of this build."""
+    xpu: str | None = None
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """What the build computes on, by `version.py`. None where that was not readable."""
+        named: tuple[tuple[Accelerator, str | None], ...]
+        named = (("cuda", self.cuda), ("rocm", self.hip), ("xpu", self.xpu))
+        found = next((name for name, version in named if version), None)
+        if found is not None or self.version is None:
+            return found
+        # Fingerprints from before `xpu` was recorded, and a `version.py` without it, name it in the version alone.
+        local = parse_local(self.version).accelerator
+        return local if local in ("rocm", "xpu") else "cpu"
+
+    @property
+    def built_for(self) -> str:
+        """`CUDA 12.8`, `ROCm 6.4.43482`, `XPU 20250101`, `CPU`; a version that is unknown is left out."""
+        name = self.accelerator
+        if name is None:
+            return "unknown"
+        version = {"cuda": self.cuda, "rocm": self.hip, "xpu": self.xpu, "cpu": None}[name]
+        return f"{ACCELERATORS[name]} {version or ''}".rstrip()
 
 
 class Cuda(msgspec.Struct, frozen=True, kw_only=True):

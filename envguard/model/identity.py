@@ -46,11 +46,17 @@ def fingerprint_id(
             (each.name, each.version or "", "editable" if each.editable is not None else each.build or "")
             for each in packages
         ),
-        "torch": None if torch is None else (torch.version, torch.git_version, torch.cuda, torch.hip, torch.triton),
+        "torch": None if torch is None else _torch(torch),
         "driver": None if driver is None else driver.version,
         "gpus": None if gpus is None else sorted(Counter(gpu.name or "unknown" for gpu in gpus).items()),
     }
     return PREFIX + hashlib.sha256(_encode(covered)).hexdigest()[:DIGITS]
+
+
+def _torch(torch: Torch) -> tuple[str | None, ...]:
+    covered = (torch.version, torch.git_version, torch.cuda, torch.hip, torch.triton)
+    # Only where there is one: an id of a fingerprint from before this field stays what it was.
+    return covered if torch.xpu is None else (*covered, torch.xpu)
 
 
 def sealed(taken: Fingerprint) -> Fingerprint:

@@ -81,7 +81,8 @@ def _stale(process: LiveProcess) -> str:
 
 def _torch(torch: Torch) -> str:
     parts = [torch.version or f"{torch.metadata_version} (version.py unreadable)"]
-    parts.append(f"CUDA {torch.cuda}" if torch.cuda else f"HIP {torch.hip}" if torch.hip else "CPU build")
+    if torch.accelerator is not None:
+        parts.append("CPU build" if torch.accelerator == "cpu" else torch.built_for)
     if torch.triton:
         parts.append(f"triton {torch.triton}")
     if torch.git_version:

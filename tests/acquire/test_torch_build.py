@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from envguard.model.fingerprint import Torch
 from tests.permissions import held_host, unreadable
 
 HOST = LiveHost()
+_TAG = "cu12torch2.8cxx11abiTRUE"
 
 
 def torch_of(stage: Stage, memo: dict[str, str] | None = None, host: Host = HOST) -> Section[Torch | None]:
@@ -187,8 +189,38 @@ def test_the_packages_that_require_torch_with_their_full_versions(torch_stage: S
     )
     vision = {"torchvision/__init__.py": b"", "torchvision/version.py": b"__version__ = '0.26.0+cu130'\n"}
     build_wheel(torch_stage.wheels, "torchvision", "0.26.0", vision, ["torch==2.11.0"])
-    torch_stage.install("torch-like", "torchvision")
+    # Compiled for torch without requiring it in METADATA, and with the tag in the name of the wheel alone.
+    build_wheel(torch_stage.wheels, "torch-scatter", "2.1.2+pt26cu124")
+    build_wheel(torch_stage.wheels, "jaxlib", "0.7.0+cuda12")
+    named = build_wheel(torch_stage.wheels, "flash-attn", "2.8.3", requires=["torch"])
+    torch_stage.install("torch-like", "torchvision", "torch-scatter", "jaxlib", str(named))
+    url = f"https://github.com/Dao-AILab/flash-attention/releases/flash_attn-2.8.3%2B{_TAG}-cp311-cp311-linux_x86_64.whl"
+    replace(
+        torch_stage.site / "flash_attn-2.8.3.dist-info" / "direct_url.json",
+        json.dumps({"url": url, "archive_info": {}}).encode(),
+    )
     env = locate(HOST, str(torch_stage.venv), str(torch_stage.project))
     dists = read_distributions(HOST, env)
     torch = read_torch(HOST, env, dists).value
-    assert read_pairs(HOST, torch, dists) == {"torchvision": "0.26.0+cu130"}
+    assert read_pairs(HOST, torch, dists) == {
+        "torchvision": "0.26.0+cu130",
+        "torch-scatter": "2.1.2+pt26cu124",
+        "flash-attn": f"2.8.3+{_TAG}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("lines", "built_for"),
+    [
+        ("cuda = '12.8'\nhip = None\nxpu = None\n", "CUDA 12.8"),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.4.43482'\n", "ROCm 6.4.43482"),
+        ("cuda = None\nhip = None\nxpu = '20250101'\n", "XPU 20250101"),
+        ("cuda = None\nhip = None\nxpu = None\n", "CPU"),
+        ("", "CPU"),
+    ],
+)
+def test_what_a_build_computes_on_stands_in_version_py(torch_stage: Stage, lines: str, built_for: str) -> None:
+    replace(torch_stage.site / "torch" / "version.py", f"__version__ = '2.11.0+cu128'\n{lines}".encode())
+    torch = torch_of(torch_stage).value
+    assert torch is not None
+    assert torch.built_for == built_for

@@ -110,7 +110,36 @@ def test_cpu_build_under_the_same_version() -> None:
     a = with_packages(package("torch", "2.11.0"), torch=torch("2.11.0", "12.8"))
     b = with_packages(package("torch", "2.11.0", "f" * 64), torch=torch("2.11.0", None))
     drift = drifts(b, a)["torch", "torch"]
-    assert (drift.severity, drift.effect, drift.a, drift.b) == ("block", "breaks", "12.8", "CPU")
+    assert (drift.severity, drift.effect, drift.a, drift.b) == ("block", "breaks", "CUDA 12.8", "CPU")
+
+
+_ACCELERATORS: dict[str, dict[str, Any]] = {
+    "CUDA 12.8": {"version": "2.8.0+cu128", "cuda": "12.8"},
+    "CUDA 13.0": {"version": "2.8.0", "cuda": "13.0"},
+    "ROCm 6.4.43482": {"version": "2.8.0+rocm6.4", "cuda": None, "hip": "6.4.43482"},
+    "ROCm 6.2": {"version": "2.8.0", "cuda": None, "hip": "6.2"},
+    "XPU 20250101": {"version": "2.8.0+xpu", "cuda": None, "xpu": "20250101"},
+    "XPU": {"version": "2.9.0.dev20250801+xpu", "cuda": None},
+    "CPU": {"version": "2.8.0+cpu", "cuda": None},
+    "CPU ": {"version": "2.8.0", "cuda": None},
+}
+
+
+@pytest.mark.parametrize("was", _ACCELERATORS)
+@pytest.mark.parametrize("now", _ACCELERATORS)
+def test_a_change_of_accelerator_breaks_and_names_both(was: str, now: str) -> None:
+    one, other = torch(**_ACCELERATORS[was]), torch(**_ACCELERATORS[now])
+    assert one.built_for == was.strip()
+    a = with_packages(package("torch", one.version or ""), torch=one)
+    b = with_packages(package("torch", other.version or "", "f" * 64), torch=other)
+    drift = drifts(b, a)["torch", "torch"]
+    assert drift.severity == "block"
+    if was.split()[0] != now.split()[0]:
+        assert drift.effect == "breaks"
+        assert f"{was.strip()} → {now.strip()}" in drift.why
+        assert ("no accelerator will be used" in drift.why) is (now.strip() == "CPU")
+    else:
+        assert drift.effect == "numerics"
 
 
 def test_another_build_under_the_same_version_blocks() -> None:

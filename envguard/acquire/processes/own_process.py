@@ -217,7 +217,12 @@ def loaded_torch() -> VersionFile | None:
 
     debug = getattr(module, "debug", None)
     return VersionFile(
-        str(version), text("cuda"), text("hip"), text("git_version"), debug if isinstance(debug, bool) else None
+        str(version),
+        cuda=text("cuda"),
+        hip=text("hip"),
+        git_version=text("git_version"),
+        debug=debug if isinstance(debug, bool) else None,
+        xpu=text("xpu"),
     )
 
 

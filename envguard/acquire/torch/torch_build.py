@@ -6,9 +6,11 @@ Nothing is imported and nothing is executed, so that an environment whose `torch
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from envguard.acquire.memo import Memo
 from envguard.acquire.seam.host import Host
@@ -16,6 +18,7 @@ from envguard.acquire.section import Notes, Section
 from envguard.acquire.torch.elf import CorruptElf, read_build_id
 from envguard.acquire.torch.ptxas import read_ptxas
 from envguard.model.fingerprint import Torch
+from envguard.model.local_version import parse_local
 
 if TYPE_CHECKING:
     from envguard.acquire.packages.distributions import Distribution, Distributions
@@ -28,7 +31,7 @@ TRITON_NAMES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-trit
 LFS_POINTER = b"version https://git-lfs"
 _REQUIRES_TORCH = re.compile(r"torch(?![\w.-])")
 _ASSIGNMENT = re.compile(
-    rb"^(__version__|debug|cuda|git_version|hip)[ \t]*(?::[^=\n]*)?=[ \t]*"
+    rb"^(__version__|debug|cuda|git_version|hip|xpu)[ \t]*(?::[^=\n]*)?=[ \t]*"
     rb"(None|True|False|'[^'\\\n]*'|\"[^\"\\\n]*\")[ \t]*(?:#.*)?\r?$",
     re.MULTILINE,
 )
@@ -47,6 +50,7 @@ class VersionFile:
     hip: str | None = None
     git_version: str | None = None
     debug: bool | None = None
+    xpu: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ def parse_version_file(data: bytes) -> VersionFile:
         hip=text.get("hip"),
         git_version=text.get("git_version"),
         debug=debug if isinstance(debug, bool) else None,
+        xpu=text.get("xpu"),
     )
 
 
@@ -174,6 +179,7 @@ def read_torch(host: Host, env: Environment, dists: Distributions, memo: Memo | 
             git_version=version.git_version if version else None,
             cuda=version.cuda if version else None,
             hip=version.hip if version else None,
+            xpu=version.xpu if version else None,
             debug=version.debug if version else None,
             libraries=files.libraries,
             triton=_triton(host, dists, roots, notes),
@@ -223,21 +229,32 @@ def _triton(host: Host, dists: Distributions, roots: tuple[str, ...], notes: Not
 
 
 def read_pairs(host: Host, torch: Torch | None, dists: Distributions) -> dict[str, str]:
-    """Full version of each package that requires torch. PyPI's torchvision and torchaudio name their local tag in
-    `version.py` alone, as torch does."""
+    """Full version of each package that is built for torch: METADATA requires it, or the local version names it."""
     found: dict[str, str] = {}
     for dist in dists.found:
         if torch is None or dist.version is None or dist.name in found:
             continue
-        if any(_REQUIRES_TORCH.match(line) and "extra ==" not in line for line in dist.requires):
-            found[dist.name] = _full_version(host, dist) if dist.name in WITH_VERSION_FILE else dist.version
+        version = _full_version(host, dist, dist.version)
+        requires = any(_REQUIRES_TORCH.match(line) and "extra ==" not in line for line in dist.requires)
+        if requires or parse_local(version).torch:
+            found[dist.name] = version
     return found
 
 
-def _full_version(host: Host, dist: Distribution) -> str:
-    assert dist.version is not None
-    try:
-        said = read_version_file(host, f"{dist.location}/{dist.name}/version.py").version
-    except (OSError, UnreadableVersion):
-        return dist.version  # the dist-info's word stands; what damaged the file is the package reader's to say
-    return said if said.partition("+")[0] == dist.version.partition("+")[0] else dist.version
+def _full_version(host: Host, dist: Distribution, version: str) -> str:
+    """With the local tag that METADATA leaves out.
+
+    PyPI's torchvision and torchaudio name it in `version.py`, as torch does. flash-attn, mamba and their like name it
+    in the file name of the wheel, which `direct_url.json` keeps.
+    """
+    if dist.name in WITH_VERSION_FILE:
+        try:
+            said = read_version_file(host, f"{dist.location}/{dist.name}/version.py").version
+        except (OSError, UnreadableVersion):
+            return version  # METADATA's version stands; the damage is the package reader's to report
+        return said if said.partition("+")[0] == version.partition("+")[0] else version
+    if "+" in version or dist.direct_url is None:
+        return version
+    name = unquote(posixpath.basename(urlsplit(dist.direct_url.url).path))
+    named = name.split("-")[1] if name.endswith(".whl") and name.count("-") >= 4 else ""
+    return named if named.partition("+")[0] == version else version
