@@ -1,13 +1,16 @@
 """Configuration: command line > ENVGUARD_* > envguard.toml or [tool.envguard] > user config > defaults.
 
-The command line is laid over by the commands themselves; everything below it is merged here. An unknown key is an
-error with a suggestion, because a misspelt `refuse` that is silently ignored would start a run that should not.
+The command line is laid over by the commands themselves; everything below it is merged here. An unknown key of a file
+is an error with a suggestion, because a misspelt `refuse` that is silently ignored would start a run that should not.
+An unknown variable is a warning: who set it for a fleet may have meant another version, or another program.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +18,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
+from envguard.acquire.seam.collector.contents import read
 from envguard.errors import UsageError
+
+MOST_BYTES = 16 << 20
+"""Of a configuration file: those of large projects have some hundred KB."""
+_HEAD = re.compile(rb"^[ \t]*\[+[ \t]*[\"']?tool[\"']?[ \t]*\.[ \t]*[\"']?envguard\b", re.MULTILINE)
 
 
 class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,12 +91,26 @@ _OTHER_VARIABLES = {"ENVGUARD_PROJECT", "ENVGUARD_LAUNCH", "ENVGUARD_RUN_ID"}
 def load(root: Path | None, environ: Mapping[str, str], user_file: Path | None) -> Config:
     """Merges user config, project config and ENVGUARD_* variables. Raises `UsageError`."""
     merged: dict[str, Any] = {}
-    if user_file is not None and user_file.is_file():
+    if user_file is not None and there(user_file):
         merged.update(_table(user_file, _parse(user_file)))
     if root is not None:
         merged.update(_project_table(root))
     merged.update(_from_environ(environ))
     return msgspec.convert(merged, Config)
+
+
+def doubts(root: Path | None, start: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What of the configuration is passed over, a sentence each: variables of no key, and files between `start` and
+    the root of which it is not known whether they hold a table of envguard's."""
+    found = [f"variable {name} is ignored: {_suggested_variable(key)}" for name, key in _unknown_variables(environ)]
+    for folder in (start, *start.parents):
+        pyproject = folder / "pyproject.toml"
+        if folder != root or not there(folder / "envguard.toml"):
+            _, why = _pyproject_table(pyproject)
+            found += [f"{pyproject} is ignored: {why}"] if why is not None else []
+        if folder == root:
+            break
+    return tuple(found)
 
 
 def parse_project_config(path: str, text: str, in_pyproject: bool) -> Config:
@@ -99,36 +121,71 @@ def parse_project_config(path: str, text: str, in_pyproject: bool) -> Config:
         if in_pyproject:
             table = table["tool"]["envguard"]
         return msgspec.convert(_table(Path(path), table), Config)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: {error}", "it has to be TOML in UTF-8") from error
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: {_why(error)}", "it has to be TOML in UTF-8") from error
+
+
+def there(path: Path) -> bool:
+    """Whether a name is there, whatever it is: a pipe in place of a configuration is an error, and not "none"."""
+    return os.path.lexists(path)
 
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", "it has to be TOML in UTF-8, and readable") from error
+        return tomllib.loads(_read(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, no TOML, a number without end
+        raise UsageError(
+            f"{path} cannot be read: {_why(error)}", "it has to be TOML in UTF-8, and readable"
+        ) from error
+
+
+def _read(path: Path) -> bytes:
+    """A regular file of a bounded size. Raises OSError."""
+    data: bytes = read(str(path), MOST_BYTES + 1)  # type: ignore[no-untyped-call]
+    if len(data) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB")
+    return data
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return getattr(error, "strerror", None) or str(error)
 
 
 def has_table(pyproject: Path) -> bool:
-    """Whether a pyproject.toml has [tool.envguard]; one that cannot be parsed has not."""
+    """Whether a pyproject.toml has [tool.envguard]. One that cannot be parsed has it where a line is its head."""
+    return _pyproject_table(pyproject)[0]
+
+
+def _pyproject_table(pyproject: Path) -> tuple[bool, str | None]:
+    """Whether it has the table; where that is not known, False and the reason."""
     try:
-        return "envguard" in tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError):
-        return False
+        data = _read(pyproject)
+    except (FileNotFoundError, NotADirectoryError):
+        return False, None
+    except OSError as error:
+        return False, _why(error)
+    try:
+        tool = tomllib.loads(data.decode("utf-8")).get("tool", {})
+    except (ValueError, RecursionError) as error:
+        return (True, None) if _HEAD.search(data) else (False, _why(error))
+    return isinstance(tool, dict) and "envguard" in tool, None
 
 
 def _project_table(root: Path) -> dict[str, Any]:
     own = root / "envguard.toml"
-    if own.is_file():
+    if there(own):
         return _table(own, _parse(own))
     pyproject = root / "pyproject.toml"
-    if pyproject.is_file() and has_table(pyproject):
+    if has_table(pyproject):
         return _table(pyproject, _parse(pyproject)["tool"]["envguard"])
     return {}
 
 
-def _table(path: Path, table: dict[str, Any]) -> dict[str, Any]:
+def _table(path: Path, table: Any) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: tool.envguard is no table", "write it as `[tool.envguard]`")
     for key in table:
         if key.replace("-", "_") not in KEYS:
             raise UsageError(f"{path}: unknown key {key!r}", _suggestion(key))
@@ -165,6 +222,13 @@ def _suggested_variable(key: str) -> str:
     return f"did you mean `ENVGUARD_{close[0].upper()}`?" if close else f"the keys are: {', '.join(KEYS)}"
 
 
+def _unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(variable, key) of each that has our prefix and is none of ours."""
+    ours = [name for name in environ if name.startswith("ENVGUARD_") and name not in _OTHER_VARIABLES]
+    named = [(name, name.removeprefix("ENVGUARD_").lower()) for name in sorted(ours)]
+    return [(name, key) for name, key in named if key not in KEYS]
+
+
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for variable, value in environ.items():
@@ -172,7 +236,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
             continue
         key = variable.removeprefix("ENVGUARD_").lower()
         if key not in KEYS:
-            raise UsageError(f"unknown variable {variable}", _suggested_variable(key))
+            continue  # `doubts` names it: a stray variable of a fleet must not end every command on it
         if key in _LISTS:
             found[key] = [part for part in value.split(os.pathsep) if part]
         elif key in ("shell_history", "vault_max_bytes", "vault_max_days"):

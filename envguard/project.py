@@ -29,10 +29,9 @@ class Project:
 def find_root(start: Path) -> Path | None:
     """The nearest folder upwards with envguard.toml, a pyproject.toml with [tool.envguard], or .git."""
     for folder in (start, *start.parents):
-        if (folder / "envguard.toml").is_file():
+        if configuration.there(folder / "envguard.toml"):
             return folder
-        pyproject = folder / "pyproject.toml"
-        if pyproject.is_file() and configuration.has_table(pyproject):
+        if configuration.has_table(folder / "pyproject.toml"):
             return folder
         if (folder / ".git").exists():
             return folder

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +31,7 @@ def test_an_unknown_key_is_an_error_with_a_suggestion(tmp_path: Path, text: str,
     assert hint in str(caught.value.hint)
 
 
-def test_an_unknown_variable_and_a_wrong_type_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="ENVGUARD_REFUS"):
-        config.load(None, {"ENVGUARD_REFUS": "block"}, None)
+def test_a_variable_of_a_wrong_type_is_an_error() -> None:
     with pytest.raises(UsageError, match="refuse"):
         config.load(None, {"ENVGUARD_REFUSE": "never"}, None)
 
@@ -55,10 +55,53 @@ def test_a_wrong_value_names_the_file_the_key_and_what_it_takes(
     assert hint in (caught.value.hint or "")
 
 
-def test_a_mistyped_variable_is_told_the_nearest_variable() -> None:
-    with pytest.raises(UsageError) as caught:
-        config.load(None, {"ENVGUARD_REFUZE": "block"}, None)
-    assert caught.value.hint == "did you mean `ENVGUARD_REFUSE`?"
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("ENVGUARD_REFUZE", "did you mean `ENVGUARD_REFUSE`?"), ("ENVGUARD_FOO", "the keys are: python")],
+)
+def test_an_unknown_variable_is_a_doubt_and_ends_nothing(tmp_path: Path, name: str, says: str) -> None:
+    environ = {name: "block", "ENVGUARD_LAUNCH": "x", "ENVGUARD_STATE": "/s"}
+    assert config.load(None, environ, None) == config.Config(state="/s")
+    (doubt,) = config.doubts(tmp_path, tmp_path, environ)
+    assert doubt.startswith(f"variable {name} is ignored: {says}")
+
+
+ODD_PYPROJECT = {
+    "garbage": lambda path: path.write_bytes(b"\xff\x00"),
+    "5,000 digits": lambda path: path.write_text("a = " + "9" * 5000),
+    "nested": lambda path: path.write_text("a = " + "[" * 100_000),
+    "hole": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40),
+    "pipe": os.mkfifo,
+    "folder": os.mkdir,
+    "loop": lambda path: path.symlink_to(path),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_PYPROJECT)
+def test_an_odd_pyproject_is_named_and_ends_nothing(tmp_path: Path, odd: str) -> None:
+    make: Any = ODD_PYPROJECT[odd]
+    make(tmp_path / "pyproject.toml")
+    (tmp_path / ".git").mkdir()
+    assert find_root(tmp_path) == tmp_path
+    assert config.load(tmp_path, {}, None) == config.Config()
+    (doubt,) = config.doubts(tmp_path, tmp_path, {})
+    assert doubt.startswith(f"{tmp_path}/pyproject.toml is ignored: ")
+
+
+@pytest.mark.parametrize("odd", ODD_PYPROJECT)
+def test_an_odd_configuration_of_ours_is_an_error(tmp_path: Path, odd: str) -> None:
+    make: Any = ODD_PYPROJECT[odd]
+    make(tmp_path / "envguard.toml")
+    with pytest.raises(UsageError, match=r"envguard\.toml cannot be read"):
+        config.load(find_root(tmp_path), {}, None)
+
+
+def test_a_broken_pyproject_with_our_table_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.envguard]\nrefuse = "block\n')
+    assert find_root(tmp_path) == tmp_path
+    with pytest.raises(UsageError, match=r"pyproject\.toml cannot be read"):
+        config.load(tmp_path, {}, None)
 
 
 def test_lists_from_variables_are_split_like_path(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ Commands are imported when they are called: `envguard --help` and a mistyped opt
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import importlib
 import io
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 import typer.core
@@ -101,20 +102,47 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     _fill_closed_streams()
     _take_every_character(words)
     try:
-        code = _run(words)
+        code = _outcome(words)
         sys.stdout.flush()
+    except BrokenPipeError:
+        code = _reader_gone()
+    except OSError as error:
+        _lead_nowhere(sys.stdout)
+        code = _report(error, words, as_json=False)
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def _outcome(words: list[str]) -> int:
+    """The exit code of the command; an error is reported here. Raises `BrokenPipeError` where nobody reads it."""
+    try:
+        return _run(words)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
-        sys.exit(2)
+        return 2
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        return 130
     except BrokenPipeError:
-        # The reader of our output went away (`envguard … | head`): not an error to shout about, nor a success.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        raise
     except Exception as error:
-        sys.exit(_report(error, words))
-    sys.exit(code)
+        return _report(error, words)
+
+
+def _reader_gone() -> int:
+    """The reader of our output went away (`envguard … | head`): not an error to shout about, nor a success."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _lead_nowhere(stream)
+    return 141
+
+
+def _lead_nowhere(stream: TextIO) -> None:
+    """What a stream still holds can no longer be written: the interpreter would try once more, and exit with 120."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fill_closed_streams() -> None:
@@ -134,11 +162,18 @@ def _fill_closed_streams() -> None:
 
 def _take_every_character(words: list[str]) -> None:
     """A stream of an old locale must not end a command: an arrow or a path that it lacks is escaped there.
+    Nor does a stream without a buffer cut an answer.
 
     JSON is UTF-8 whatever the locale says (RFC 8259): a Python escape in it would be no JSON.
     """
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
+            if isinstance(stream.buffer, io.RawIOBase):
+                # PYTHONUNBUFFERED: a raw stream may take a part of a long answer, and the rest would be lost.
+                whole = io.BufferedWriter(stream.detach())
+                stream = io.TextIOWrapper(whole, stream.encoding, line_buffering=True)
+                setattr(sys, name, stream)
             stream.reconfigure(errors="backslashreplace")
     if "--json" in words and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
@@ -155,7 +190,7 @@ def _run(words: list[str]) -> int:
     return 0
 
 
-def _report(error: Exception, words: list[str]) -> int:
+def _report(error: Exception, words: list[str], as_json: bool = True) -> int:
     own = words[: words.index("--")] if "--" in words else words
     if isinstance(error, click.ClickException):
         usage = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "envguard"
@@ -177,7 +212,7 @@ def _report(error: Exception, words: list[str]) -> int:
         traceback.print_exception(error)
     from envguard.report.errors import print_error
 
-    print_error(message, hint, code, as_json="--json" in own)
+    print_error(message, hint, code, as_json=as_json and "--json" in own)
     return code
 
 

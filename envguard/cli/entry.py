@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -16,6 +17,8 @@ from envguard.cli.requirements import OWN_ENVIRONMENT, REQUIRED
 
 def main() -> NoReturn:
     """Runs the command line here, or the whole `envguard` that PATH names after this one."""
+    # Ctrl-C while modules are imported: nothing is begun yet that would have to be ended.
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     lacking = [name for name, module in REQUIRED.items() if importlib.util.find_spec(module) is None]
     if lacking:
         other = next_on_path(sys.argv[0], os.environ.get("PATH", os.defpath))
@@ -24,6 +27,7 @@ def main() -> NoReturn:
         os.execv(other, [other, *sys.argv[1:]])
     from envguard.cli.app import main as run
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 
 

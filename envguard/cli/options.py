@@ -53,6 +53,7 @@ def open_session(python: str | None, checkpoints: list[str] | None = None, other
     roots = tuple(Path(name).absolute() for name in checkpoints or ()) or tuple(
         project.path(name) for name in project.config.checkpoints
     )
+    _say_doubts(project)
     _say_pending(project, python or project.config.python or otherwise)
     return Session(start, project, python or project.config.python or otherwise, roots)
 
@@ -71,6 +72,15 @@ def _open_project(start: Path, python: str | None, otherwise: str | None) -> Pro
     except InputError:
         return project  # the command that needs an environment says so itself
     return open_project(start, os.environ, prefix=prefix)
+
+
+def _say_doubts(project: Project) -> None:
+    from envguard.acquire.seam.collector.redaction import redact
+    from envguard.config import doubts
+    from envguard.report.errors import printable
+
+    for says in doubts(project.root, project.start, os.environ):
+        sys.stderr.write(f"warning: {printable(redact(says))}\n")
 
 
 def _say_pending(project: Project, python: str | None) -> None:

@@ -76,7 +76,8 @@ def _journal(places: Places, unknown: list[Unknown]) -> list[LogEntry]:
 
 def _entry(kind: Literal["snapshot", "restore", "rollback"], ref: str, entry: Entry) -> LogEntry:
     path = _text(entry, "into") or entry.path
-    return LogEntry(time=entry.time, kind=kind, ref=ref, id=_text(entry, "id"), path=path)
+    reference = _text(entry, "reference")
+    return LogEntry(time=entry.time, kind=kind, ref=ref, id=_text(entry, "id"), path=path, reference=reference)
 
 
 def _text(entry: Entry, field: str) -> str | None:
@@ -86,4 +87,23 @@ def _text(entry: Entry, field: str) -> str | None:
 
 def _runs(places: Places, unknown: list[Unknown]) -> Iterator[LogEntry]:
     for path, run in read_run_records(places.host, places.state, unknown):
-        yield LogEntry(time=run.started, kind="run", ref=run.id, id=run.fingerprint, path=path)
+        yield LogEntry(
+            time=run.started,
+            kind="run",
+            ref=run.id,
+            id=run.fingerprint,
+            path=path,
+            command=run.command,
+            code=run.code,
+            duration_s=_duration(run.started, run.ended),
+            reference=run.reference,
+        )
+
+
+def _duration(started: str | None, ended: str | None) -> float | None:
+    if started is None or ended is None:
+        return None
+    try:
+        return round(clock.seconds(ended) - clock.seconds(started), 3)
+    except ValueError:  # no time that envguard writes: the record was edited
+        return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import socket
 import sys
 import time
@@ -75,7 +76,15 @@ def main() -> None:
         answer = meet(asked)
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", "missing": []}
-    sys.stdout.write(json.dumps(answer) + "\n")
+    send(json.dumps(answer) + "\n")
+
+
+def send(text: str) -> None:
+    """Writes all of it: under PYTHONUNBUFFERED sys.stdout passes a text on once, and a pipe may take a part."""
+    sys.stdout.flush()
+    data = text.encode()
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
 
 
 if __name__ == "__main__":

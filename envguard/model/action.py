@@ -122,6 +122,14 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     ref: str
     id: str | None
     path: str | None
+    command: tuple[str, ...] | None = None
+    """Of a run: the command line, without secrets."""
+    code: int | None = None
+    """Of a run that has ended: its exit code."""
+    duration_s: float | None = None
+    """Of a run that has ended: seconds from its start to its end."""
+    reference: str | None = None
+    """What a run was held against, or a restore went back to."""
 
 
 class LogReport(msgspec.Struct, frozen=True, kw_only=True):

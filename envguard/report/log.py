@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from envguard import clock
-from envguard.model.action import LogReport
+from envguard.model.action import LogEntry, LogReport
 from envguard.report.errors import printable
 
 if TYPE_CHECKING:
@@ -36,5 +37,15 @@ def render(report: LogReport, *, verbose: bool) -> Callable[[Console], None]:
             if verbose and entry.path:
                 line.append(f"  {printable(entry.path)}", style="dim")
             console.print(line, soft_wrap=True)
+            if entry.kind == "run":
+                console.print(Text(f"{'':<40}{_run(entry)}", style="dim"), soft_wrap=True)
 
     return show
+
+
+def _run(entry: LogEntry) -> str:
+    """How a run ended, after how long, against what, and what it was."""
+    ended = "no end on record" if entry.code is None else f"exit {entry.code}"
+    after = f" after {clock.span(entry.duration_s)}" if entry.duration_s is not None else ""
+    against = f", against {entry.reference}" if entry.reference else ""
+    return f"{ended}{after}{against}: {shlex.join(entry.command or ())}"

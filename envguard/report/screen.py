@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -40,8 +40,18 @@ class Screen:
     def _console(self, to_stderr: bool) -> Console:
         from rich.console import Console
 
+        class Terminal(Console):
+            """Names of files, packages and checkpoints reach it as they stand: none moves the cursor or sets a title.
+            A reader that went away is for the root of the command line to answer, and not for rich (exit 1)."""
+
+            def print(self, *objects: Any, **options: Any) -> None:
+                super().print(*map(_escaped, objects), **options)
+
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError
+
         never = self.color == "never" or (self.color == "auto" and bool(os.environ.get("NO_COLOR")))
-        return Console(
+        return Terminal(
             stderr=to_stderr,
             force_terminal=True if self.color == "always" else None,
             no_color=never or None,
@@ -87,6 +97,20 @@ class Screen:
     def warn(self, message: str) -> None:
         """A warning on stderr; -q does not silence it, since it is about the answer's worth."""
         sys.stderr.write(f"warning: {printable(redact(message))}\n")
+
+
+def _escaped(item: Any) -> Any:
+    """Text whose unprintable characters are escaped; a style holds for what it held for."""
+    from rich.text import Text
+
+    if isinstance(item, str):
+        return printable(item)
+    if isinstance(item, Text) and printable(item.plain) != item.plain:
+        made = Text(style=item.style, end=item.end)
+        for part in item.divide(range(1, len(item.plain))):
+            made.append(printable(part.plain), style=part.spans[-1].style if part.spans else None)
+        return made
+    return item
 
 
 class _HashingBar:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o644) -> None:
+def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> None:
     """Writes a temporary file beside `path`, syncs it, renames it over `path`, and syncs the folder.
 
     A kill at any moment leaves the old content or the new one, and never a `.tmp` that a later run would trip over
-    (a leftover has a random name and is ignored).
+    (a leftover has a random name and is ignored). The umask takes from `mode` what it takes from any new file's.
     """
     target = Path(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
             stream.flush()
-            os.fchmod(stream.fileno(), mode)
             os.fsync(stream.fileno())
         os.replace(temporary, target)
     except BaseException:
@@ -54,7 +54,7 @@ def open_state(state: Path) -> Path:
 @contextlib.contextmanager
 def locked(path: Path, shared: bool = False, blocking: bool = True) -> Iterator[int]:
     """An flock on `path` (made if missing); raises BlockingIOError where it is held and `blocking` is False."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if blocking else fcntl.LOCK_NB))
         yield descriptor

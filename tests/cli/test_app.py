@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import jsonschema
 import pytest
 
 from envguard.cli.app import COMMANDS
+from envguard.demo.stage import Stage
 from envguard.model.schema import KINDS, schema
 
 
@@ -74,6 +76,39 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.fixture(scope="module")
+def stamped(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    stage = Stage(tmp_path_factory.mktemp("room") / "stage")
+    stage.make_venv()
+    (stage.checkpoints / "step_1").mkdir()
+    (stage.checkpoints / "step_1" / "model.bin").write_bytes(b"x")
+    assert stage.envguard("snapshot", "--into", "step_1").returncode == 0
+    return stage
+
+
+SPEAKING = (
+    "log",
+    "snapshot",
+    "verify",
+    "vault list",
+    "timeline",
+    "diff step_1",
+    "restore step_1 --dry-run",
+    "--help",
+)
+
+
+@pytest.mark.parametrize("json_", ["", "--json"])
+@pytest.mark.parametrize("command", SPEAKING)
+def test_a_reader_that_goes_away_is_141(stamped: Stage, command: str, json_: str) -> None:
+    words = [sys.executable, "-P", "-m", "envguard", *command.split(), *json_.split()]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, cwd=stamped.project, env=stamped.environ())
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("command", ["schema timeline", "--version", "no-such-command", "no-such-command --json"])
 def test_a_stream_that_is_closed_changes_no_code(command: str, closed: str) -> None:
@@ -94,6 +129,75 @@ def test_an_answer_that_finds_no_room_is_no_fault_of_the_program() -> None:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == "error: the answer cannot be written: No space left on device"
+
+
+@pytest.mark.parametrize("words", [["snapshot"], ["snapshot", "--json"], ["log"], ["diff", "no-such-one", "--json"]])
+def test_a_full_device_is_two_in_every_mode(stamped: Stage, words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            stamped.envguard_command(*words), stdout=full, stderr=subprocess.PIPE, text=True,
+            cwd=stamped.project, env=stamped.environ(), check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-2] == "error: the answer cannot be written: No space left on device"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_that_takes_parts_gets_all_of_the_answer(stamped: Stage, unbuffered: str) -> None:
+    """A raw stream passes a text on in one write, of which a pipe may take a part."""
+    reader, writer = os.pipe()
+    done = subprocess.Popen(
+        [sys.executable, "-P", "-c", PARTS], stdout=writer, env=stamped.environ({"PYTHONUNBUFFERED": unbuffered})
+    )
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        got = stream.read()
+    assert (done.wait(), len(got)) == (0, 3 * 65536 + 1)
+
+
+PARTS = """
+import io, sys
+class Pipe(io.RawIOBase):
+    def writable(self): return True
+    def fileno(self): return 1
+    def write(self, data):
+        import os
+        return os.write(1, bytes(data[:65536]))
+from envguard.cli.app import _take_every_character
+import os
+raw = Pipe()
+if os.environ["PYTHONUNBUFFERED"]:
+    sys.stdout = io.TextIOWrapper(raw, "utf-8", write_through=True)
+else:
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8")
+_take_every_character([])
+sys.stdout.write("x" * 3 * 65536 + "\\n")
+sys.stdout.flush()
+"""
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Press:
+    def find_spec(self, name, path=None, target=None):
+        if name == MODULE:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Press())
+from envguard.cli.entry import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["envguard.cli.app", "click", "typer.main", "envguard.cli.timeline", "envguard.acquire.survey", "rich.text"],
+)
+def test_an_interrupt_while_modules_are_imported_is_130(stamped: Stage, module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", INTERRUPTED.replace("MODULE", repr(module)), "timeline"],
+        cwd=stamped.project, env=stamped.environ(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_version() -> None:

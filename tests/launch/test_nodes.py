@@ -19,6 +19,7 @@ import pytest
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.errors import UsageError
+from envguard.launch import meet_program
 from envguard.launch.nodes import Council, Node, Told, disagreements, exchange, odd_ones, together
 from envguard.launch.rendezvous import Rendezvous, explicit, find_rendezvous, first_host
 from envguard.launch.session import Gate
@@ -171,6 +172,19 @@ def test_a_node_that_never_comes_is_named() -> None:
     assert council.why is not None
     assert "not every node came" in council.why
     assert "node 1 missing" in council.why
+
+
+def test_a_pipe_that_takes_parts_gets_the_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[bytes] = []
+
+    def part(descriptor: int, data: bytes) -> int:
+        taken.append(data[:65536])
+        return len(taken[-1])
+
+    monkeypatch.setattr(os, "write", part)
+    meet_program.send("x" * 200_000 + "\n")
+    assert b"".join(taken) == b"x" * 200_000 + b"\n"
+    assert len(taken) == 4
 
 
 def test_an_interpreter_without_torch_is_undetermined(tmp_path: Path) -> None:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from envguard.state import journal
 from envguard.state.files import write_atomically
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600), (0o027, 0o640)])
+def test_the_umask_decides_over_every_file_of_the_state(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        journal.append(tmp_path / "state", "snapshot", {"id": "a"})
+        write_atomically(tmp_path / "state" / "stamp.json", b"{}")
+        write_atomically(tmp_path / "state" / "bundle", b"", 0o600)
+    finally:
+        os.umask(before)
+    found = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir()}
+    assert found.pop("bundle") == 0o600
+    assert set(found.values()) == {mode}
+    assert len(found) == 3
 
 
 def test_entries_come_back_in_order(tmp_path: Path) -> None:

@@ -94,8 +94,11 @@ def main() -> None:
         answer = facts()
     except BaseException as error:  # a SystemExit in somebody's __init__ is an answer too
         answer = {"error": f"{type(error).__name__}: {error}"}
-    sys.stdout.write("\n" + MARKER + json.dumps(answer) + "\n")
     sys.stdout.flush()
+    # Under PYTHONUNBUFFERED sys.stdout passes a text on once, and a pipe may take a part of it.
+    data = ("\n" + MARKER + json.dumps(answer) + "\n").encode()
+    while data:
+        data = data[os.write(1, data) :]
 
 
 if __name__ == "__main__":

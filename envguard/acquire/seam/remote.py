@@ -115,6 +115,7 @@ class RemoteHost(Host):
             "exec('while len(_b) < _n:\\n _c = os.read(0, _n - len(_b))\\n _c or os._exit(4)\\n _b += _c')\n"
         )
         told = json.dumps({"nonce": nonce, "chdir": chdir})
+        # A stream of its own: under PYTHONUNBUFFERED sys.stdout may lose the end of a long answer.
         serve = (
             f"_t = json.loads({told!r})\n"
             "_t['pid'] = os.getpid()\n"
@@ -122,7 +123,7 @@ class RemoteHost(Host):
             "exec('try:\\n _d and os.chdir(_d)\\nexcept OSError as e:\\n _t[\"error\"] = e.strerror')\n"
             "exec(compile(_b, 'envguard-collector', 'exec'), _g)\n"
             "print(json.dumps(_t), flush=True)\n"
-            "exec('try:\\n _g[\"serve\"](sys.stdin, sys.stdout)\\n'"
+            'exec(\'try:\\n _g["serve"](sys.stdin, open(1, "w", closefd=False))\\n\''
             "'except Exception:\\n sys.excepthook(*sys.exc_info())\\n'"
             "'finally:\\n sys.stderr.flush()\\n os._exit(0)')\n"
         )
