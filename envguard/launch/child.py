@@ -20,13 +20,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from envguard.errors import Error
+from envguard.launch import family
 
 PASSED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP,
     signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT, signal.SIGWINCH,
 )  # fmt: skip
+# Nobody sends these but to a handler: without one, the first process of a run would end and leave its ranks.
+_FOR_HANDLERS = (signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _JOB_CONTROL = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _SI_KERNEL = 0x80  # include/uapi/asm-generic/siginfo.h: sent by the kernel, as the terminal's signals are
 _PR_SET_PDEATHSIG = 1
@@ -42,6 +47,14 @@ class CommandNotFound(CannotExecute):
     """There is no such command."""
 
     code = 127
+
+
+class Listener(Protocol):
+    """Learns of the signals that are passed on; `before` must not wait for a disk, or the signal would."""
+
+    def before(self, number: signal.Signals) -> None: ...
+
+    def heard(self, number: signal.Signals, reached: tuple[int, ...]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -103,16 +116,32 @@ class Child:
             return False
         return True
 
-    def wait(self) -> Ended:
-        """Passes signals on until the command has ended."""
+    def wait(self, listener: Listener | None = None) -> Ended:
+        """Passes signals on until the command has ended; `listener` learns of those that are no job control."""
         taken = {n for n in PASSED_ON if signal.getsignal(n) != signal.SIG_IGN} | {signal.SIGCHLD}
         while True:
             ended = self._reap()
             if ended is not None:
                 return ended
             info = signal.sigwaitinfo(taken)
-            if info is not None and info.si_signo != signal.SIGCHLD and not self._has_it(info):
-                self.send(signal.Signals(info.si_signo))
+            if info is not None and info.si_signo != signal.SIGCHLD:
+                self._pass_on(signal.Signals(info.si_signo), info, listener)
+
+    def _pass_on(self, number: signal.Signals, info: signal.struct_siginfo, listener: Listener | None) -> None:
+        if number not in (*ENDING, *_FOR_HANDLERS):
+            listener = None
+        if listener is not None:
+            listener.before(number)
+        reached: tuple[int, ...] = (self.pid,)
+        if number in _FOR_HANDLERS:
+            reached = family.bearers(self.pid, number)
+            for pid in reached:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+        elif not self._has_it(info):
+            self.send(number)
+        if listener is not None:
+            listener.heard(number, reached)
 
     def _has_it(self, info: signal.struct_siginfo) -> bool:
         """Whether the terminal sent this signal, and to the command's process group too."""

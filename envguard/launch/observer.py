@@ -17,6 +17,7 @@ from envguard.launch.ledger import Ledger
 from envguard.launch.watch import Watch, Watched
 from envguard.model.action import ChangeSeen
 from envguard.model.drift import DiffReport, Drift
+from envguard.model.run import Stopped
 
 Warn = Callable[[str], None]
 _SHOWN = 3
@@ -37,8 +38,16 @@ class Observer:
     """Stays beside a run. Everything that it says goes to the record, the journal and the screen."""
 
     def __init__(
-        self, sight: Sight, process: Child, ledger: Ledger, on_drift: Literal["warn", "stop"], warn: Warn
+        self,
+        sight: Sight,
+        process: Child,
+        ledger: Ledger,
+        on_drift: Literal["warn", "stop"],
+        warn: Warn,
+        beside: Callable[[], None] = lambda: None,
     ) -> None:
+        """`beside` is called every few seconds."""
+        self._beside = beside
         self._sight = sight
         self._process = process
         self._ledger = ledger
@@ -80,16 +89,24 @@ class Observer:
         )
         self._warn(change.says)
         if self._on_drift == "stop" and stops:
-            self._stop(_listed(drifts))
+            self._stop(change, drifts)
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, change: ChangeSeen, drifts: tuple[Drift, ...]) -> None:
         """Asks the run to end. Once: a trainer saves a checkpoint on SIGTERM, and a second one would cut that off."""
         if not self._stopping:
             self._stopping = True
+            standing = tuple(drift for drift in drifts if drift.severity != "info")
+            self._ledger.change(
+                stopped=Stopped(
+                    time=clock.now(), facet=change.facet, subject=change.subject, says=change.says, drifts=standing
+                )
+            )
+            why = _listed(drifts)
             self._warn(f"stopping the run (SIGTERM) because of this{f': {why}' if why else ''}")
             self._process.send(signal.SIGTERM)
 
     def _tick(self, now: float) -> None:
+        self._beside()
         for note in (*self._watch.notes, *self._guard.notes):
             self._once(note)
         says = self._guard.look(now)

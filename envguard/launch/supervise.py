@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ from envguard.launch.claims import Claims
 from envguard.launch.gpu_memory import PeakMemory
 from envguard.launch.ledger import Ledger
 from envguard.launch.observer import Observer, Sight
+from envguard.launch.ranks import Ranks
 from envguard.launch.session import Gate, Warn
 from envguard.model.action import LaunchReport
 from envguard.model.run import RunRecord
@@ -89,11 +90,12 @@ def _folder(plan: Plan) -> Path | None:
 
 
 def _accompany(process: Child, plan: Plan, ledger: Ledger, warn: Warn) -> Ended:
+    ranks = Ranks(ledger, process.pid, warn)
     memory = PeakMemory(plan.memory_before, lambda peak: ledger.change(peak_memory=peak))
-    observer = _observer(process, plan, ledger, warn)
+    observer = _observer(process, plan, ledger, warn, ranks.look)
     memory.start()
     try:
-        ended = process.wait()
+        ended = process.wait(ranks)
         moment = clock.now()  # before the watch is closed, which may have an install to tell of
     finally:
         memory.close()
@@ -101,13 +103,14 @@ def _accompany(process: Child, plan: Plan, ledger: Ledger, warn: Warn) -> Ended:
             observer.close()
         plan.claims.release()
     _close(ledger, ended, moment)
+    ranks.after(ended)
     return ended
 
 
-def _observer(process: Child, plan: Plan, ledger: Ledger, warn: Warn) -> Observer | None:
+def _observer(process: Child, plan: Plan, ledger: Ledger, warn: Warn, beside: Callable[[], None]) -> Observer | None:
     """The command runs already: whatever keeps it from being watched is said, and ends nothing."""
     try:
-        observer = Observer(plan.sight, process, ledger, plan.on_drift, warn)
+        observer = Observer(plan.sight, process, ledger, plan.on_drift, warn, beside)
         observer.start()
     except Exception as error:
         warn(f"the run is not watched: {type(error).__name__}: {error}")
@@ -119,7 +122,10 @@ def _observer(process: Child, plan: Plan, ledger: Ledger, warn: Warn) -> Observe
 def _close(ledger: Ledger, ended: Ended, moment: str) -> None:
     ledger.change(ended=moment, code=ended.code, signal=ended.signal)
     record = ledger.record
-    ledger.note("run.ended", run=record.id, code=ended.code, signal=ended.signal, changed=len(record.changed))
+    stopped = record.stopped.says if record.stopped is not None else None
+    ledger.note(
+        "run.ended", run=record.id, code=ended.code, signal=ended.signal, changed=len(record.changed), stopped=stopped
+    )
 
 
 def _record(gated: Gate, plan: Plan, identity: str, kept: Path | None, cache: Path | None) -> RunRecord:

@@ -32,6 +32,32 @@ class ThroughputSummary(msgspec.Struct, frozen=True, kw_only=True):
     cache_misses: int | None = None
 
 
+class SignalSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A signal that `launch` got, and the processes that it was handed to; none where none could bear it."""
+
+    time: str
+    signal: str
+    to: tuple[int, ...]
+
+
+class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of the run that outlived the command; `ended` is the signal that ended it, None where it runs on."""
+
+    pid: int
+    command: str
+    ended: str | None
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """Why `--on-drift stop` ended the run: what changed, and the differences above "info"."""
+
+    time: str
+    facet: str
+    subject: str
+    says: str
+    drifts: tuple[Drift, ...] = ()
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run: what was started, against what, by leave of whom, and what became of it."""
 
@@ -52,6 +78,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None
     signal: str | None = None
     """The signal that ended the command, by name; None where it ended by itself."""
+    signals: tuple[SignalSeen, ...] = ()
+    stopped: Stopped | None = None
+    """Set where `launch` itself asked the run to end."""
+    left: tuple[LeftBehind, ...] = ()
     reference: str
     fingerprint: str
     fingerprint_file: str | None

@@ -528,6 +528,8 @@ def test_an_install_under_a_run_stops_it_where_that_is_asked_for(tmp_path: Path,
     (change,) = record["changed"]
     assert (change["facet"], change["grade"]) == ("torch", "block")
     assert "torch 2.11.0+cu128 → 2.11.0+cu130; the running process still has the old one" in change["says"]
+    assert record["stopped"]["says"] == change["says"]
+    assert [drift["subject"] for drift in record["stopped"]["drifts"]][:1] == ["torch"]
     assert record["throughput"]["log"].endswith("train_log.jsonl")
     journal = next((stage.project / ".envguard").glob("journal-*.jsonl")).read_text()
     assert [json.loads(line)["kind"] for line in journal.splitlines()][-3:] == [

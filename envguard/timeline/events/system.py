@@ -167,6 +167,13 @@ def _restored(path: str, stamp: CacheStamp) -> Event:
     return make_event("compile_cache.written", path, times[0], times[1], text, evidence, to=size)
 
 
+def _end_of(run: RunRecord) -> str:
+    """How a run ended: stopped by `launch` for a change, by a signal, or with a code of its own."""
+    why = f", stopped by `envguard launch --on-drift stop`: {run.stopped.says}" if run.stopped is not None else ""
+    left = f"; {len(run.left)} of its processes outlived the command" if run.left else ""
+    return f"run {run.id} ended with {run.signal or run.code}{why}{left}"
+
+
 JOURNAL_KINDS: dict[str, EventKind] = {"snapshot": "snapshot.taken", "stamp": "snapshot.taken"}
 
 
@@ -190,7 +197,7 @@ def own_events(journal: Iterable[Entry], runs: Iterable[tuple[str, RunRecord]]) 
     for path, run in runs:
         told: tuple[tuple[EventKind, str | None, str], ...] = (
             ("run.started", run.started, f"`envguard launch` started {' '.join(run.command)[:60]} (run {run.id})"),
-            ("run.ended", run.ended, f"run {run.id} ended with {run.signal or run.code}"),
+            ("run.ended", run.ended, _end_of(run)),
         )
         for happened, moment, text in told:
             if moment is None:
