@@ -57,7 +57,7 @@ class Observer:
         self._said: set[str] = set()
         self._stopping = False
         self._known: tuple[Drift, ...] = ()
-        self._watch = Watch(sight.host, sight.watched(), process.pid, self._changed, self._tick)
+        self._watch = Watch(sight.host, sight.watched(), process.pid, self._changed, self._tick, self._compare)
 
     def start(self) -> None:
         self._watch.start()
@@ -69,11 +69,26 @@ class Observer:
     def _changed(self, change: ChangeSeen) -> None:
         drifts = self._regraded()
         # What an earlier change did is not this one's doing, and has stopped the run already if it was to.
-        fresh = [drift for drift in drifts if drift not in self._known]
+        fresh = tuple(drift for drift in drifts if drift not in self._known)
         self._known = drifts
+        self._changed_to(change, fresh)
+
+    def _compare(self) -> None:
+        """Once, when the watch is ready: what changed between the gate's look and now was seen by neither."""
+        drifts = self._regraded()
+        named = [drift for drift in drifts if drift.severity != "info"]
+        for facet in dict.fromkeys(drift.facet for drift in named):
+            mine = tuple(drift for drift in named if drift.facet == facet)
+            says = f"changed between the gate's comparison and the watch: {_listed(mine)}"
+            self._changed_to(
+                ChangeSeen(time=clock.now(), facet=facet, subject=mine[0].subject, says=says, by=None), mine
+            )
+        self._known = drifts
+
+    def _changed_to(self, change: ChangeSeen, fresh: tuple[Drift, ...]) -> None:
         worst = next((grade for grade in ("block", "warn") if any(d.severity == grade for d in fresh)), "info")
         standing = ("block",) if self._sight.refuse == "block" else ("block", "warn")
-        self._report(msgspec.structs.replace(change, grade=worst), tuple(fresh), stops=worst in standing)
+        self._report(msgspec.structs.replace(change, grade=worst), fresh, stops=worst in standing)
 
     def _regraded(self) -> tuple[Drift, ...]:
         try:

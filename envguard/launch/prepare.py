@@ -111,7 +111,7 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     command = own or (bundled.command if bundled is not None else ())
     child.find_command(command, request.environ)
     diff = _compared(request, reference, live)
-    diff = msgspec.structs.replace(diff, unknown=(*diff.unknown, *unsure))
+    diff = msgspec.structs.replace(diff, unknown=(*diff.unknown, *unsure), match=diff.match and not unsure)
     earlier = _earlier(host, request, warn)
     newest = next(iter(reversed(places.checkpoints().newest_run())), None)
     room = read_headroom(host, _folders(request, newest))

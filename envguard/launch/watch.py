@@ -72,7 +72,10 @@ class Watch:
         pid: int,
         tell: Callable[[ChangeSeen], None],
         tick: Callable[[float], None],
+        begun: Callable[[], None] = lambda: None,
     ) -> None:
+        """`begun` is called once, from the watch's own thread, when nothing can happen unseen any more."""
+        self._begun = begun
         self._host = host
         self._watched = watched
         self._pid = pid
@@ -99,6 +102,7 @@ class Watch:
     def close(self) -> None:
         """Ends the watch; what has just changed is still told."""
         self._stop.set()
+        self._sources.queue.put(Batch(time.time(), frozenset()))  # it need not wait for its next look
         self._thread.join(timeout=10)
         self._sources.close()
         if self._witness is not None:
@@ -109,6 +113,7 @@ class Watch:
     def _run(self) -> None:
         try:
             self._listen()
+            self._begun()
             self._loop()
         except Exception as error:  # a fault of the watch must not end the run, nor pass for silence
             says = f"the watch has failed and sees nothing any more: {type(error).__name__}: {error}"
@@ -135,7 +140,7 @@ class Watch:
             except queue.Empty:
                 batch = None
             now = time.time()
-            if batch is not None:
+            if batch is not None and batch.paths:
                 if not paths:
                     opened = batch.time
                     self._suspect()
