@@ -39,11 +39,12 @@ from envguard.timeline.findings.swaps import counts, swap_findings
 from envguard.timeline.packages.hints import read_hints
 from envguard.timeline.packages.inferred import Departure, inferred_swaps, read_departures
 from envguard.timeline.packages.package_events import Packages, read_packages
-from envguard.timeline.packages.records import Record, own_records, read_records
+from envguard.timeline.packages.records import Record, own_records, read_records, taken_ns
 from envguard.timeline.packages.removals import Present
 from envguard.timeline.packages.requirements import Graph, build_graph
 from envguard.timeline.packages.restored import read_restored
 from envguard.timeline.packages.sightings import Sightings, read_sightings
+from envguard.timeline.rates.states import States
 from envguard.timeline.rates.throughput import read_throughput
 from envguard.timeline.reach import out_of_reach
 
@@ -126,7 +127,8 @@ def understand(survey: Survey) -> Understood:
     own = own_records(records)
     sightings = read_sightings(survey, records)
     packages = _packages(survey, graph, sightings, own)
-    events: list[Event] = [*packages.events, *inferred_swaps(sightings, packages)]
+    inferred = inferred_swaps(sightings, packages)
+    events: list[Event] = [*packages.events, *inferred.swaps]
     departures = departures_of(survey, own, packages)
     events += [item.event for item in departures]
     startup = (
@@ -144,7 +146,7 @@ def understand(survey: Survey) -> Understood:
     events += stale_events(survey.processes, packages.swaps, survey.env.site, survey.machine.now)
     changes: list[RateChange] = []
     for log in survey.train_logs:
-        rates, changed = log_events.throughput_events(read_throughput(log))
+        rates, changed = log_events.throughput_events(read_throughput(log, [run for _, run in survey.runs]))
         events += rates
         changes += changed
         failed = log_events.loss_event(log)
@@ -166,7 +168,7 @@ def understand(survey: Survey) -> Understood:
         departures,
         startup,
         foundation,
-        (*graph.unknown, *doubts),
+        (*graph.unknown, *inferred.contradictions, *doubts),
     )
 
 
@@ -206,7 +208,7 @@ def build_timeline(survey: Survey, bounds: Bounds, compared: Compared | None = N
             )
             for item in (*compared.report.unknown, *told.undetermined)
         )
-    drafts += _fall_drafts(known, bounds)
+    drafts += _fall_drafts(survey, known, bounds)
     drafts = _within_bounds(drafts, bounds)
     resting = {event.id for draft in drafts for event in draft.events} | ({saved.id} if saved is not None else set())
     shown = tuple(event for event in known.events if _within(event, bounds, resting))
@@ -270,7 +272,8 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     drafts += foundation_findings(known.foundation, of_checkpoint, saved, since, ref)
     drafts += swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref)
     told = {swap.group.id for swap in known.packages.swaps if counts(swap)}
-    drafts += removal_findings(known.packages, of_checkpoint, saved, since, told)
+    # What its own stamp no longer has went before that was taken.
+    drafts += removal_findings(known.packages, of_checkpoint, saved, _settled(survey, bounds), told)
     drafts += departure_findings(known.departures, of_checkpoint, saved, since, ref)
     asked = _asked(survey, known, bounds, saved, ref) if known.losses or known.cut_short else None
     if asked is not None:
@@ -292,11 +295,13 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     return drafts
 
 
-def _fall_drafts(known: Understood, bounds: Bounds) -> list[Draft]:
-    """Falls of throughput, whose causes are sought among all events."""
+def _fall_drafts(survey: Survey, known: Understood, bounds: Bounds) -> list[Draft]:
+    """Falls of throughput, whose causes are sought among all events of what differs between the two runs."""
     since = bounds.start
     changes = [change for change in known.changes if since is None or change.first_bad_ns / clock.NS >= since]
-    return run_findings.fall_findings(changes, known.events)
+    runs, now_ns = [run for _, run in survey.runs], int(survey.machine.now * clock.NS)
+    states = States(known.sightings, known.own, runs, survey.installs, known.events, now_ns)
+    return run_findings.fall_findings(changes, known.events, states)
 
 
 def _within_bounds(drafts: list[Draft], bounds: Bounds) -> list[Draft]:
@@ -306,6 +311,14 @@ def _within_bounds(drafts: list[Draft], bounds: Bounds) -> list[Draft]:
     if bounds.kinds:
         drafts = [draft for draft in drafts if any(event.kind in bounds.kinds for event in draft.events)]
     return drafts
+
+
+def _settled(survey: Survey, bounds: Bounds) -> float | None:
+    """From when on what is gone went after the checkpoint (s): its stamp tells of a later moment than its files."""
+    stamp = stamp_of(survey, bounds.checkpoint) if bounds.checkpoint is not None else None
+    if stamp is None or not stamp.counts:
+        return bounds.start
+    return max(bounds.start or 0.0, taken_ns(stamp) / clock.NS)
 
 
 def _asked(survey: Survey, known: Understood, bounds: Bounds, saved: Event | None, ref: str | None) -> Asked:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
@@ -21,6 +20,7 @@ from envguard.model.drift import DiffReport, Drift
 from envguard.model.event import Difference
 from envguard.model.evidence import Evidence
 from envguard.model.fingerprint import Fingerprint
+from envguard.timeline.packages.records import taken_ns
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,8 @@ class Compared:
 
     @property
     def taken_ns(self) -> int:
-        """When the stamp was taken: what differs changed after that. It is the checkpoint's time where the stamp has
-        none."""
-        try:
-            return clock.nanoseconds(self.then.taken_at)
-        except ValueError:
-            return self.stamp.checkpoint.saved_ns
+        """When the stamp was taken: what differs changed after that."""
+        return taken_ns(self.stamp)
 
     @property
     def objections(self) -> tuple[Drift, ...]:

@@ -130,7 +130,7 @@ def test_two_builds_of_one_version_are_told_apart() -> None:
         Sighting("torch", version, START + at * S, "journal", TOLD, build=build * 64)
         for at, build in ((0, "a"), (9, "b"))
     ]
-    (event,) = inferred_swaps(by_name(seen), Packages((), (), ()))
+    (event,) = inferred_swaps(by_name(seen), Packages((), (), ())).swaps
     assert event.summary == (
         "torch 2.11.0 (build aaaaaaaaaaaa) → 2.11.0 (build bbbbbbbbbbbb), some time between two records"
     )

@@ -35,6 +35,18 @@ class RateChange:
     counts since the good run began; without one, since its last good line."""
     first_bad_ns: int
     restarted: bool
+    one_process: bool = False
+    """`envguard launch` recorded a run that was alive before and after."""
+
+    @property
+    def good(self) -> tuple[int, int]:
+        """First and last moment (ns) of the level before."""
+        return self.log.time_ns[self.before.first], self.log.time_ns[self.before.last]
+
+    @property
+    def bad(self) -> tuple[int, int]:
+        """First and last moment (ns) of the level after."""
+        return self.log.time_ns[self.after.first], self.log.time_ns[self.after.last]
 
     @property
     def factor(self) -> float:
@@ -96,7 +108,8 @@ def throughput_events(rates: Throughput) -> tuple[list[Event], list[RateChange]]
         events.append(event)
         restarted = before.run != after.run
         window = rates.time(rates.runs[before.run].first) if restarted else good
-        changes.append(RateChange(before, after, event, log, window or good, bad, restarted))
+        one = rates.launched.one(good, bad)
+        changes.append(RateChange(before, after, event, log, window or good, bad, restarted, one))
     events += [*_held_events(rates), *_setting_events(rates)]
     return events, changes
 

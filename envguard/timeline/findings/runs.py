@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from envguard import clock
 from envguard.acquire.runs.train_log import TrainLog
-from envguard.fingerprint.units import counted
+from envguard.fingerprint.units import counted, some_of
 from envguard.model.event import Event
 from envguard.timeline.events.happening import end_of, start_of
 from envguard.timeline.events.logs import NO_NUMBER, RateChange, baseline_text
 from envguard.timeline.findings.draft import Draft
-from envguard.timeline.rates.causes import LOADED, Cause, candidates
+from envguard.timeline.rates.causes import LOADED, Cause, Causes, candidates
+from envguard.timeline.rates.states import States
 from envguard.timeline.rates.throughput import rate_text
 
 SHOWN = 6
@@ -34,14 +35,16 @@ SPEAKS_AGAINST = {
 }
 
 
-def fall_findings(changes: Sequence[RateChange], events: Sequence[Event]) -> list[Draft]:
-    """One finding a fall of throughput; of many the deepest."""
+def fall_findings(
+    changes: Sequence[RateChange], events: Sequence[Event], states: States | None = None
+) -> list[Draft]:
+    """One finding a fall of throughput; of many the deepest. `states` tells what both runs had alike."""
     falls = sorted((change for change in changes if change.factor < FELL), key=lambda change: change.factor)
-    return [_fall(change, candidates(change, events)) for change in falls[:MOST_FINDINGS]]
+    return [_fall(change, candidates(change, events, states)) for change in falls[:MOST_FINDINGS]]
 
 
-def _fall(change: RateChange, causes: list[Cause]) -> Draft:
-    log = change.log
+def _fall(change: RateChange, among: Causes) -> Draft:
+    log, causes = change.log, among.found
     title = f"throughput fell from {rate_text(change.before.rate)} to {rate_text(change.after.rate)}"
     title += " with a new run" if change.restarted else f" at step {log.step[change.after.first]}"
     apart = clock.span((change.first_bad_ns - change.window_ns) / clock.NS)
@@ -51,6 +54,9 @@ def _fall(change: RateChange, causes: list[Cause]) -> Draft:
         else f"the {apart} between the last good line and the first bad one"
     )
     says = [f"Before: {baseline_text(log, change.before)}, steady over {change.before.rows:,} lines."]
+    if among.undone:
+        names = some_of(list(dict.fromkeys(event.subject for event in among.undone)))
+        says.append(f"Undone before the first bad line, so that both had the same of it: {names}.")
     felt = [cause for cause in causes if change.restarted or cause.event.kind not in LOADED]
     causes = [*felt, *(cause for cause in causes if cause not in felt)]
     if felt:
@@ -58,7 +64,7 @@ def _fall(change: RateChange, causes: list[Cause]) -> Draft:
     elif causes:
         says.append(f"What is known to have changed in {window} is nothing that a running process notices.")
     else:
-        says.append(f"No witness knows of a change in {window}.")
+        says.append(f"No witness knows of {'another ' if among.undone else 'a '}change in {window}.")
     shown = [cause.event for cause in causes[:SHOWN]]
     return Draft(
         (2, float(change.first_bad_ns)),
@@ -83,7 +89,8 @@ def _caveats(change: RateChange, causes: list[Cause], beside: list[Cause]) -> li
         if text not in found:
             found.append(text)
     if causes and not change.restarted:
-        found.append("the run was not started anew between: a running process keeps the packages and code it loaded")
+        anew = "the run was not" if change.one_process else "nothing shows that the run was"
+        found.append(f"{anew} started anew between: a running process keeps the packages and code it loaded")
     if change.after.rows < 20:
         found.append(f"only {change.after.rows} lines are at the new level")
     if causes:

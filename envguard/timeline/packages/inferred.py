@@ -10,11 +10,11 @@ from itertools import pairwise
 from envguard import clock
 from envguard.acquire.packages.installs import Install
 from envguard.model.event import Event
-from envguard.model.evidence import Evidence
+from envguard.model.evidence import Evidence, Unknown
 from envguard.model.fingerprint import Package
 from envguard.timeline.events.happening import make_event
 from envguard.timeline.packages.package_events import Packages
-from envguard.timeline.packages.previous import Sighting
+from envguard.timeline.packages.previous import Sighting, same_build
 from envguard.timeline.packages.records import Record
 from envguard.timeline.packages.transactions import Group
 
@@ -22,34 +22,67 @@ DATED = ("stamp", "journal", "wandb", "train-log", "pip-log")
 """Sources whose time says when the version was there."""
 
 
-def inferred_swaps(sightings: Mapping[str, Sequence[Sighting]], packages: Packages) -> list[Event]:
-    """Between two dated sightings of different versions lies a swap, unless the install on disk is that swap."""
+SAME_MOMENT_NS = {"wandb": clock.NS, "train-log": clock.NS, "pip-log": clock.NS}
+"""What the time of a source is worth where it knows seconds; of others it is `RECORD_NS`."""
+RECORD_NS = clock.NS // 1000
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """Swaps between two sightings, and sightings of one moment that contradict each other."""
+
+    swaps: tuple[Event, ...]
+    contradictions: tuple[Unknown, ...]
+
+
+def inferred_swaps(sightings: Mapping[str, Sequence[Sighting]], packages: Packages) -> Inferred:
+    """Between two dated sightings of different versions lies a swap, unless the install on disk is that swap.
+
+    Two of one moment that disagree are no swap: neither is known to be the first.
+    """
     runs: dict[str, list[Group]] = {}
     for swap in packages.swaps:
         runs.setdefault(swap.change.name, []).append(swap.group)
-    events = []
+    events: list[Event] = []
+    contradictions: list[Unknown] = []
     for name in sorted(sightings):
-        # Two environments of one project differ, and nothing was replaced.
-        dated = (item for item in sightings[name] if item.source in DATED and item.prefix is None)
+        # Two environments of one project differ, and nothing was replaced; nor was it where a process stamps what it
+        # had loaded before.
+        dated = (item for item in sightings[name] if item.source in DATED and item.prefix is None and not item.loaded)
         found = [item for item in dated if item.time_ns is not None]
         found.sort(key=lambda item: item.time_ns or 0)
         for before, after in pairwise(found):
             assert before.time_ns is not None
             assert after.time_ns is not None
-            if _same(before, after) or any(
+            if same_build(before, after):
+                continue
+            if _overlap(before, after):
+                contradictions.append(_contradiction(before, after))
+                continue
+            if any(
                 before.time_ns <= group.end_ns and group.start_ns <= after.time_ns for group in runs.get(name, ())
             ):
                 continue
             events.append(_event(name, before, after))
-    return events
+    return Inferred(tuple(events), tuple(contradictions))
 
 
-def _same(first: Sighting, second: Sighting) -> bool:
-    if first.build is not None and second.build is not None:
-        return first.build == second.build
-    if "+" in first.version.full and "+" in second.version.full:
-        return first.version.full == second.version.full
-    return first.version.public == second.version.public
+def _overlap(before: Sighting, after: Sighting) -> bool:
+    """Whether the two are of one moment, as far as their clocks tell. The lines of one log have an order of their
+    own."""
+    if before.evidence[0].path == after.evidence[0].path:
+        return False
+    apart = (after.time_ns or 0) - (before.time_ns or 0)
+    return apart <= max(SAME_MOMENT_NS.get(item.source, RECORD_NS) for item in (before, after))
+
+
+def _contradiction(before: Sighting, after: Sighting) -> Unknown:
+    said = ", and ".join(f"{item.evidence[0].path} has {_named(item)}" for item in (before, after))
+    return Unknown(f"which {before.name} was here at {clock.iso_ns(before.time_ns or 0)}", f"{said}, both of then")
+
+
+def _named(item: Sighting) -> str:
+    return item.version.full + (f" (build {item.build[:12]})" if item.build is not None else "")
 
 
 def _event(name: str, before: Sighting, after: Sighting) -> Event:
@@ -129,7 +162,7 @@ def _is_another(then: Package, seen: Sighting, install: Install) -> bool:
 
 def _agrees(record: Record, seen: Sighting) -> bool:
     said = record.sighting(seen.name) if seen.name in record.there else None
-    return said is not None and _same(said, seen)
+    return said is not None and same_build(said, seen)
 
 
 def _departed(

@@ -58,6 +58,18 @@ class Sighting(msgspec.Struct, frozen=True):
     """Path of a uv cache archive that holds this build, or of what pip put aside: it can be restored from there."""
     prefix: str | None = None
     """The environment that it was seen in, where that was not this one: perhaps this one before it was moved."""
+    loaded: bool = False
+    """A process had loaded it, and something else lay on disk by then."""
+
+
+def same_build(first: Sighting, second: Sighting) -> bool:
+    """Whether two sightings may be of one build: by build where both know it, else by version, and by its local part
+    where both have one."""
+    if first.build is not None and second.build is not None:
+        return first.build == second.build
+    if "+" in first.version.full and "+" in second.version.full:
+        return first.version.full == second.version.full
+    return first.version.public == second.version.public
 
 
 def by_name(sightings: Iterable[Sighting]) -> Mapping[str, Sequence[Sighting]]:

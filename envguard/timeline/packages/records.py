@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envguard import clock
+from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.survey import Survey
 from envguard.model.evidence import Evidence
 from envguard.model.fingerprint import Fingerprint, Package
@@ -23,6 +24,8 @@ class Named:
     there: Mapping[str, str]
     """What lay in the environment's own folders (what PYTHONPATH added is not its own), and where, by the name that
     the environment goes by here."""
+    passing: frozenset[str] = frozenset()
+    """What a process had loaded, and no longer lay there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Record:
             cuda=torch.cuda if is_torch and torch is not None else None,
             git_version=torch.git_version if is_torch and torch is not None else None,
             prefix=None if self.own else self.fingerprint.python.environment,
+            loaded=name in self.named.passing,
         )
 
 
@@ -86,7 +90,20 @@ def _stamps(survey: Survey) -> Iterator[tuple[Fingerprint, int, Evidence]]:
     for stamp in survey.stamps:
         if stamp.counts and stamp.fingerprint is not None and stamp.path not in survey.elsewhere:
             proof = Evidence(witness="stamp", path=stamp.path, field="packages", value=stamp.fingerprint.id)
-            yield stamp.fingerprint, stamp.checkpoint.saved_ns, proof
+            yield stamp.fingerprint, taken_ns(stamp), proof
+
+
+def taken_ns(stamp: Stamp) -> int:
+    """The moment that a stamp speaks of (ns): when it was taken, by its own word; its checkpoint's time where it has
+    none. The files of a copy have the time of the copying."""
+    try:
+        return (
+            clock.nanoseconds(stamp.fingerprint.taken_at)
+            if stamp.fingerprint is not None
+            else stamp.checkpoint.saved_ns
+        )
+    except ValueError:
+        return stamp.checkpoint.saved_ns
 
 
 def _journal(survey: Survey) -> Iterator[tuple[Fingerprint, int, Evidence]]:
@@ -124,7 +141,7 @@ def _named(fingerprint: Fingerprint, prefix: str, passing: frozenset[str]) -> Na
             packages.setdefault(item.name, item)
         if item.location.startswith(inside) and item.name not in passing:
             there[item.name] = f"{prefix}/{item.location.removeprefix(inside)}"
-    return Named(packages, {name: folder for name, folder in there.items() if name in packages})
+    return Named(packages, {name: folder for name, folder in there.items() if name in packages}, passing)
 
 
 def record_at(records: Sequence[Record], moment_ns: int) -> Record | None:

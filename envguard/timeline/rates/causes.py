@@ -10,6 +10,7 @@ from envguard import clock
 from envguard.model.event import Event
 from envguard.timeline.events.happening import end_of, start_of
 from envguard.timeline.events.logs import RateChange
+from envguard.timeline.rates.states import States
 
 WEIGHTS = {
     "package.replaced": 4.0,
@@ -46,16 +47,28 @@ class Cause:
     score: float
 
 
-def candidates(change: RateChange, events: Sequence[Event]) -> list[Cause]:
-    """Changes in the window of a change of level, likeliest first."""
+@dataclass(frozen=True)
+class Causes:
+    """Changes in the window of a change of level, likeliest first; apart from them what was undone in it."""
+
+    found: list[Cause]
+    undone: list[Event]
+
+
+def candidates(change: RateChange, events: Sequence[Event], states: States | None = None) -> Causes:
+    """What may have caused a change of level. By `states`, only what differs between the two runs."""
     low, high = change.window_ns / clock.NS, change.first_bad_ns / clock.NS
     found = []
+    undone = []
     for event in events:
         weight = weight_of(event)
         # What was so before the good run, or came after the first bad line, cannot be the cause.
         if weight is None or start_of(event) > high + SLACK_S:
             continue
         if end_of(event) <= low if change.restarted else end_of(event) < low - SLACK_S:
+            continue
+        if states is not None and states.same(event, change.good, change.bad):
+            undone.append(event)
             continue
         if event.time is None:
             weight += 1.0  # only "before" is known of it
@@ -66,7 +79,7 @@ def candidates(change: RateChange, events: Sequence[Event]) -> list[Cause]:
             weight -= COMPILES_BONUS
         found.append(Cause(event, weight + CLOSENESS * math.log10(1 + minutes)))
     found.sort(key=lambda cause: (cause.score, cause.event.kind, cause.event.subject))
-    return _one_a_subject(found)
+    return Causes(_one_a_subject(found), undone)
 
 
 def _compiles(event: Event) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from envguard import clock
 from envguard.acquire.runs.train_log import TrainLog
 from envguard.clock import NS
+from envguard.model.run import RunRecord
 from envguard.timeline.rates.changepoints import change_points
 
 LEAST_CHANGE = 0.1
@@ -48,26 +51,59 @@ class Throughput:
     log: TrainLog
     runs: tuple[Run, ...]
     segments: tuple[Segment, ...]
+    launched: Launches
 
     def time(self, row: int) -> int | None:
         """When a row was written, ns since the epoch."""
         return self.log.time_ns[row] or None
 
 
-def read_throughput(log: TrainLog) -> Throughput:
-    """Runs and segments of a log; a log without rates has runs alone."""
-    runs = tuple(split_runs(log))
+def read_throughput(log: TrainLog, launched: Sequence[RunRecord] = ()) -> Throughput:
+    """Runs and segments of a log; a log without rates has runs alone. `launched` are the runs that `envguard launch`
+    started."""
+    lives = Launches(launched)
+    runs = tuple(split_runs(log, lives))
     rows, run_of = _steady_rows(log, runs)
     if not rows:
-        return Throughput(log, runs, ())
+        return Throughput(log, runs, (), lives)
     rates = array("d", (log.rate[row] for row in rows))
     starts = {index for index in range(1, len(rows)) if run_of[index] != run_of[index - 1]}
     cuts = sorted({_snap(cut, starts) for cut in change_points(rates)})
-    return Throughput(log, runs, tuple(_segments(rows, rates, run_of, cuts)))
+    return Throughput(log, runs, tuple(_segments(rows, rates, run_of, cuts)), lives)
 
 
-def split_runs(log: TrainLog) -> Iterable[Run]:
-    """A step that goes back, or a gap in time far beyond the usual, ends a run."""
+class Launches:
+    """When each run of `envguard launch` lived (ns), and which of them may have written a row."""
+
+    def __init__(self, records: Iterable[RunRecord]) -> None:
+        self.lived = [
+            (run.id, clock.nanoseconds(run.started), clock.nanoseconds(run.ended) if run.ended else None)
+            for run in records
+            if run.started is not None
+        ]
+        self.moments = sorted(start for _, start, _ in self.lived)
+
+    def at(self, moment: int) -> frozenset[str]:
+        """The runs that were alive then."""
+        return frozenset(
+            each for each, start, end in self.lived if start <= moment and (end is None or moment <= end)
+        )
+
+    def anew(self, earlier: int, time: int) -> bool:
+        """Whether two rows are of two runs: none was alive at both, and some at each."""
+        first = bisect.bisect_right(self.moments, earlier)
+        if first == len(self.moments) or self.moments[first] > time:
+            return False  # none began between the two
+        before, after = self.at(earlier), self.at(time)
+        return bool(before and after) and not before & after
+
+    def one(self, earlier: int, time: int) -> bool:
+        """Whether a run was alive at both."""
+        return bool(self.at(earlier) & self.at(time))
+
+
+def split_runs(log: TrainLog, launched: Launches) -> Iterable[Run]:
+    """A step that goes back, a gap in time far beyond the usual, or a run that was launched anew, ends a run."""
     count = len(log)
     if not count:
         return
@@ -81,6 +117,8 @@ def split_runs(log: TrainLog) -> Iterable[Run]:
             parted = f"the step went back from {before} to {step}"
         elif time and earlier and usual and time - earlier > max(GAP_LEAST_NS, GAP_FACTOR * usual):
             parted = "nothing was logged for a while"
+        elif time and earlier and launched.anew(earlier, time):
+            parted = "`envguard launch` started it anew"
         if parted is not None:
             yield Run(first, row - 1, why)
             first, why = row, parted
