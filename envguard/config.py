@@ -88,6 +88,11 @@ _LISTS = {field.name for field in msgspec.structs.fields(Config) if str(field.ty
 _OTHER_VARIABLES = {"ENVGUARD_PROJECT", "ENVGUARD_LAUNCH", "ENVGUARD_RUN_ID"}
 
 
+def config_schema() -> dict[str, Any]:
+    """The JSON Schema of what `envguard.toml` may hold; no key is required."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Config)}
+
+
 def load(root: Path | None, environ: Mapping[str, str], user_file: Path | None) -> Config:
     """Merges user config, project config and ENVGUARD_* variables. Raises `UsageError`."""
     merged: dict[str, Any] = {}

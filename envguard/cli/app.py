@@ -9,10 +9,11 @@ import contextlib
 import difflib
 import errno
 import importlib
+import inspect
 import io
 import os
 import sys
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, get_type_hints
 
 import click
 import typer.core
@@ -20,25 +21,46 @@ import typer.main
 
 from envguard import __version__
 from envguard.cli.requirements import OWN_ENVIRONMENT, unmet
+from envguard.cli.words import as_meant
 from envguard.errors import Error
 
-COMMANDS: dict[str, str] = {
-    "snapshot": "Fingerprint the environment; stamp a checkpoint with it.",
-    "diff": "Graded drift between two fingerprints, checkpoints or the live environment.",
-    "verify": "Installed files against RECORD, and RECORD against a stamp and the cache.",
-    "timeline": "What happened to this environment, when, and how we know.",
-    "collect": "Gather the evidence of a machine into one file.",
-    "restore": "Bring packages back to a reference, offline and exactly, or change nothing.",
-    "launch": "Start a command only on a clean match, and record the run.",
-    "log": "Checkpoints with their stamps, snapshots, runs and restores: a list.",
-    "vault": "What `snapshot --keep` stored: list it, or drop what nothing refers to.",
-    "schema": "Print the JSON Schema of an answer.",
-    "demo": "Replay the eleven-minute gap in a throw-away directory.",
+GROUPS: dict[str, dict[str, str]] = {
+    "Look": {
+        "timeline": "What happened to this environment, when, and how we know.",
+        "diff": "Graded drift between two fingerprints, checkpoints or the live environment.",
+        "verify": "Installed files against RECORD, and RECORD against a stamp and the cache.",
+        "log": "Checkpoints with their stamps, snapshots, runs and restores: a list.",
+    },
+    "Record": {
+        "snapshot": "Fingerprint the environment; stamp a checkpoint with it.",
+        "collect": "Gather the evidence of a machine into one file.",
+        "vault": "What `snapshot --keep` stored: list it, or drop what nothing refers to.",
+    },
+    "Act": {
+        "restore": "Bring packages back to a reference, offline and exactly, or change nothing.",
+        "launch": "Start a command only on a clean match, and record the run.",
+        "waivers": "List the waivers that launches heed, or revoke one.",
+    },
+    "Learn": {
+        "demo": "Replay the eleven-minute gap in a throw-away directory.",
+        "schema": "Print the JSON Schema of an answer.",
+        "completion": "Print a completion script for bash, zsh or fish.",
+    },
 }
+COMMANDS: dict[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 # What a write fails with where nothing is wrong with the program: `envguard log > /dev/full`.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+PROGRAM, VARIABLE = "envguard", "_ENVGUARD_COMPLETE"
+"""The name to complete, and the variable by which a shell's script asks for completions."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class OneCommand(typer.core.TyperCommand):
+    """A command with one list of arguments: Typer writes it, and click 8.5 would write another."""
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Nothing: `format_options` of Typer has them."""
 
 
 class LazyGroup(typer.core.TyperGroup):
@@ -52,6 +74,7 @@ class LazyGroup(typer.core.TyperGroup):
             return None
         module = importlib.import_module(f"envguard.cli.{cmd_name}")
         command = typer.main.get_command(module.app)
+        _with_help(command)
         command.name = cmd_name
         command.context_settings = {**CONTEXT, **command.context_settings}
         return command
@@ -66,11 +89,24 @@ class LazyGroup(typer.core.TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()), col_max=12)
 
 
-def _group() -> LazyGroup:
+def _with_help(command: click.Command) -> None:
+    """Gives each argument its help: click 8.5 has a field of that name, and takes away what Typer had put there."""
+    if command.callback is None:
+        return
+    hints = get_type_hints(inspect.unwrap(command.callback), include_extras=True)
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            notes = getattr(hints.get(parameter.name or ""), "__metadata__", ())
+            parameter.help = next((note.help for note in notes if getattr(note, "help", None)), None)
+
+
+def whole_group() -> LazyGroup:
+    """The command line: every command, none of them imported yet."""
     return LazyGroup(
         name="envguard",
         help="Know what changed on a training machine, prove it, undo it.",
@@ -98,7 +134,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits with the contract's code."""
-    words = sys.argv[1:] if arguments is None else arguments
+    words = as_meant(sys.argv[1:] if arguments is None else arguments, COMMANDS)
     _fill_closed_streams()
     _take_every_character(words)
     try:
@@ -181,7 +217,11 @@ def _take_every_character(words: list[str]) -> None:
 
 def _run(words: list[str]) -> int:
     """Parses and runs. Not `Group.main`, which turns a closed pipe into exit code 1: here that means a finding."""
-    group = _group()
+    group = whole_group()
+    if VARIABLE in os.environ:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(group, {}, PROGRAM, VARIABLE, os.environ[VARIABLE])
     try:
         with group.make_context("envguard", list(words)) as context:
             group.invoke(context)
@@ -219,5 +259,5 @@ def _report(error: Exception, words: list[str], as_json: bool = True) -> int:
 def single(command: Any) -> typer.Typer:
     """A Typer app of one command, as `LazyGroup` expects it in a module's `app`."""
     app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-    app.command(context_settings=CONTEXT)(command)
+    app.command(cls=OneCommand, context_settings=CONTEXT)(command)
     return app

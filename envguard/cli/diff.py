@@ -19,7 +19,10 @@ from envguard.cli.options import (
 
 
 def diff(
-    references: Annotated[list[str] | None, typer.Argument(metavar="[A] [B] [MORE]...", show_default=False)] = None,
+    references: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[A] [B] [MORE]...", help="What to compare.", show_default=False),
+    ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Hash every file of the live environment.")] = False,
     python: PythonOption = None,
     checkpoints: CheckpointsOption = None,

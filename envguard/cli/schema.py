@@ -12,7 +12,7 @@ from envguard.cli.options import ColorOption, JsonOption, QuietOption, VerboseOp
 
 
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="What `--json` of that command prints, or `error`.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="A command's answer, `error`, or `config`.")],
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
@@ -20,14 +20,21 @@ def schema(
 ) -> None:
     """Print the JSON Schema of an answer; it is one JSON object with `--json` and without.
 
-    KIND is fingerprint (what `snapshot` prints), diff, verify, timeline, collect, restore, launch, log, vault, demo
-    or error.
+    KIND is fingerprint (what `snapshot` prints), diff, verify, timeline, collect, restore, launch, log, vault,
+    waivers, demo or error; or config, for what `envguard.toml` may hold.
     """
     from envguard.model.schema import schema_text
     from envguard.report.screen import Screen
 
     Screen(json, quiet, verbose, color)  # for its complaint about a --color that is none
-    sys.stdout.write(schema_text(kind))
+    if kind == "config":
+        import json as encoder
+
+        from envguard.config import config_schema
+
+        sys.stdout.write(encoder.dumps(config_schema(), indent=2) + "\n")
+    else:
+        sys.stdout.write(schema_text(kind))
 
 
 app = single(schema)

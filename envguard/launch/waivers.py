@@ -35,6 +35,8 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
     until: str | None
     run: str | None = None
     """The run that it was given for; None where the launch did not get that far."""
+    revoked: str | None = None
+    """When somebody ended it before its time; `until` is that moment, too."""
 
     def __str__(self) -> str:
         return self.facet if self.subject is None else f"{self.facet}:{self.subject}"
@@ -124,6 +126,29 @@ def standing(stored: Sequence[Waiver], now: str) -> tuple[tuple[Waiver, ...], tu
         tuple(waiver for waiver in dated if not waiver.expired(now)),
         tuple(waiver for waiver in dated if waiver.expired(now) and not waiver.expired(month_ago)),
     )
+
+
+def in_force(waiver: Waiver, now: str) -> bool:
+    """Whether a later launch heeds it: it has an end, and that is still to come."""
+    return waiver.until is not None and not waiver.expired(now)
+
+
+def revoke(state: Path, text: str, now: str) -> int:
+    """Ends the waivers in force that were given as `text` (`FACET[:SUBJECT]`) and returns how many those were.
+
+    They stay in the record, with the moment of their end. Raises `UsageError` where none is in force, `OSError` or
+    `msgspec.MsgspecError` where the record cannot be read or written.
+    """
+    with locked(open_state(state) / "waivers.lock"):
+        stored = read_waivers(state)
+        ended = [waiver for waiver in stored if str(waiver) == text and in_force(waiver, now)]
+        if not ended:
+            others = ", ".join(sorted({str(waiver) for waiver in stored if in_force(waiver, now)}))
+            hint = f"in force: {others}" if others else "none is in force"
+            raise UsageError(f"no waiver {text} is in force", hint)
+        kept = [msgspec.structs.replace(each, until=now, revoked=now) if each in ended else each for each in stored]
+        write_atomically(waiver_file(state), msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
+    return len(ended)
 
 
 def store(state: Path, given: Sequence[Waiver], run: str) -> None:

@@ -159,6 +159,28 @@ class VaultReport(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[VaultEntry, ...]
 
 
+class WaiverRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One waiver; `subject` is None for the whole facet, `until` None where it served one launch."""
+
+    facet: str
+    subject: str | None
+    because: str
+    author: str
+    given: str
+    until: str | None
+    run: str | None
+    in_force: bool
+
+
+class WaiversReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `waivers list` and `waivers revoke`; `revoked` counts those that this call ended."""
+
+    schema: Literal["envguard.waivers"] = "envguard.waivers"
+    version: Literal[1] = 1
+    waivers: tuple[WaiverRow, ...]
+    revoked: int
+
+
 class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
     """A witness that is not there, and why."""
 

@@ -20,6 +20,7 @@ KINDS: dict[str, type[msgspec.Struct]] = {
     "launch": action.LaunchReport,
     "log": action.LogReport,
     "vault": action.VaultReport,
+    "waivers": action.WaiversReport,
     "demo": action.DemoReport,
     "error": action.ErrorReport,
 }

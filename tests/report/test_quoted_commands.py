@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from envguard.cli.app import COMMANDS, _group
+from envguard.cli.app import COMMANDS, whole_group
 
 ROOT = Path(__file__).parent.parent.parent
 QUOTED = re.compile(r"`((?:envguard |--)[^`]+)`")
@@ -59,7 +59,7 @@ def _of(command: click.Command) -> set[str]:
 
 
 def _options() -> set[str]:
-    group = _group()
+    group = whole_group()
     names = set()
     with click.Context(group) as context:
         for name in COMMANDS:
@@ -78,7 +78,7 @@ def test_a_quoted_command_is_one_that_envguard_takes(where: str, command: str) -
         assert words[0].partition("=")[0] in _options() | {"--help", "--version"}, f"{where} quotes {command}"
         return
     own = words[1 : words.index("--")] if "--" in words else words[1:]
-    group = _group()
+    group = whole_group()
     with click.Context(group, info_name="envguard") as context:
         if own[0].startswith("-"):
             assert own[0] in ("--help", "--version")
