@@ -138,7 +138,7 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
             hint = "everything is as it was before"
         print_error(outcome.failure, hint, RestoreError.code, as_json=False)
         return RestoreError.code
-    return 0
+    return 1 if report.unmet else 0
 
 
 def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
@@ -165,7 +165,7 @@ def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
         print_error(says, UNREAD, 3, as_json=False)
         return NotDetermined.code
     if not report.missing:
-        return 0
+        return 1 if report.unmet else 0
     narrower = "`--only NAME` restores that package alone"
     hint = narrower if wish.fetch else f"`--fetch` downloads what a witness names by hash; {narrower}"
     print_error(f"{counted(len(report.missing), 'package')} cannot be had from this machine", hint, 4, as_json=False)

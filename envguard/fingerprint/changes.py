@@ -5,7 +5,7 @@ The machine (driver, GPUs, memory, system) is compared in `machine_changes`, com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -14,7 +14,7 @@ from envguard.fingerprint.units import counted, size
 from envguard.fingerprint.variables import MASKS, is_per_rank
 from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Code, Environment, FileSet, Fingerprint
+from envguard.model.fingerprint import Code, Environment, FileSet, Fingerprint, Package
 
 Differences = Iterator[Change | Unknown]
 # What torchrun sets where it is not set, so that a stamp of a rank has it and the shell that starts the run has not.
@@ -51,13 +51,35 @@ def code_changes(a: Fingerprint, b: Fingerprint) -> Differences:
     if len(old) == len(new) == 1:
         yield from _tree(next(iter(old.values())), next(iter(new.values())))
         return
-    for path in sorted(old.keys() | new.keys()):
-        if path not in new:
+    moved = _moved_trees(a, b, old, new)
+    for path in sorted((old.keys() | new.keys()) - set(moved.values())):
+        if path in moved:
+            yield from _tree(old[path], new[moved[path]])
+        elif path not in new and any(_lies_in(package, path) for package in a.packages):
+            detail = "no editable install leads there any more"
+            yield Change("code", path, "unlinked", old[path].commit, None, detail)
+        elif path not in new:
             yield Change("code", path, "removed", old[path].commit, None)
         elif path not in old:
             yield Change("code", path, "added", None, new[path].commit, "not recorded before")
         else:
             yield from _tree(old[path], new[path])
+
+
+def _lies_in(package: Package, path: str) -> bool:
+    return package.editable is not None and f"{package.editable}/".startswith(f"{path.rstrip('/')}/")
+
+
+def _moved_trees(a: Fingerprint, b: Fingerprint, old: Mapping[str, Code], new: Mapping[str, Code]) -> dict[str, str]:
+    """Path in A → path in B of a tree that an editable install of the same name leads to on each side alone."""
+    here = {package.name: package for package in b.packages if package.editable is not None}
+    found: dict[str, str] = {}
+    for path in sorted(old.keys() - new.keys()):
+        names = [package.name for package in a.packages if _lies_in(package, path)]
+        theirs = {to for name in names if name in here for to in new if _lies_in(here[name], to) and to not in old}
+        if len(theirs) == 1:
+            found[path] = theirs.pop()
+    return found if len(set(found.values())) == len(found) else {}
 
 
 def _tree(old: Code, new: Code) -> Differences:
@@ -84,6 +106,10 @@ def _tree(old: Code, new: Code) -> Differences:
 
 
 def _edits(subject: str, old: Code, new: Code) -> Differences:
+    if old.dirty is None and new.dirty is None and old.commit is None and new.commit is None:
+        if old.diff_digest != new.diff_digest:
+            yield Change("code", subject, "files", old.diff_digest, new.diff_digest)
+        return  # a file outside of version control: its content is all that is known
     if old.dirty is None or new.dirty is None:
         if old.dirty != new.dirty:
             yield Unknown(

@@ -10,7 +10,7 @@ from envguard.fingerprint.rules import Change, is_torch_stack
 from envguard.fingerprint.units import some_of
 from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Fingerprint, Package, Shadowed, Torch
+from envguard.model.fingerprint import Code, Fingerprint, Package, Shadowed, Torch
 
 TRITONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm")
 _FILES_NAMED = 4
@@ -96,10 +96,11 @@ def _between(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iter
         if new.departs and not merely_deleted(a, b, name):
             yield Change(facet, name, "patched", old.build, new.build, _files(new.departs))
         return
-    yield from _same_version(a, b, old, new)
     if (old.editable is None) != (new.editable is None):
-        where = f"editable, from {new.editable}" if new.editable else "no longer editable"
+        where = f"editable, from {new.editable}" if new.editable else f"no longer editable, from {old.editable}"
         yield Change(facet, name, "origin", old.editable, new.editable, where)
+        return  # an install that leads to a tree and one that holds its files have nothing else to compare
+    yield from _same_version(a, b, old, new)
 
 
 def merely_deleted(a: Fingerprint, b: Fingerprint, name: str) -> bool:
@@ -129,11 +130,15 @@ def _same_version(a: Fingerprint, b: Fingerprint, old: Package, new: Package) ->
         yield Change(facet, name, kind, a.torch.built_for, b.torch.built_for, both)
         return
     if old.editable is not None and new.editable is not None:
-        return  # its content is its source tree's, which `code` compares
+        yield from _editable(a, b, old, new)
+        return
     if name == "torch" and None in (old.build, new.build) and (detail := _torch_detail(a.torch, b.torch)):
         # A torch without RECORD (a source build, conda) still says by its own files which build it is.
         was, now = _short(a.torch.git_version if a.torch else None), _short(b.torch.git_version if b.torch else None)
         yield Change(facet, name, "rebuilt", was, now, detail)
+        return
+    if old.build is None and new.build is None and (old.source or new.source):
+        yield from _unrecorded(facet, old, new)
         return
     if old.build is None or new.build is None:
         if old.build != new.build:
@@ -159,12 +164,67 @@ def _same_version(a: Fingerprint, b: Fingerprint, old: Package, new: Package) ->
         yield Change(facet, name, "rebuilt", old.build, new.build, detail or "its RECORD lists other content")
 
 
+def _editable(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iterator[Change | Unknown]:
+    """Two editable installs: by what import takes from them, and by where they point."""
+    name, facet = old.name, facet_of(old.name)
+    fresh = [path for path in new.departs if path not in old.departs]
+    if fresh:
+        yield Change(facet, name, "patched", old.build, new.build, _files(fresh))
+    moved = old.editable != new.editable
+    where = f"it is an editable install of {new.editable} now, of {old.editable} then" if moved else f"{new.editable}"
+    if any((problem.kind, problem.subject) == ("source-gone", name) for problem in (*a.problems, *b.problems)):
+        return  # a finding of its own: there is nothing to compare
+    if old.source is None or new.source is None:
+        if not (old.source is new.source and not moved and _tree_is_known(a, old) and _tree_is_known(b, new)):
+            yield Unknown(f"{facet}: source of {name}", f"{'A' if old.source is None else 'B'} has no content of it")
+    elif old.source != new.source:
+        if moved or not _code_tells(a, b, new):
+            yield Change(facet, name, "source", old.source, new.source, where)
+    elif moved and a.python.environment == b.python.environment:
+        yield Change(facet, name, "repointed", old.editable, new.editable, where)
+
+
+def _tree_of(fingerprint: Fingerprint, package: Package) -> Code | None:
+    """The git tree, or the plain folder, that the source of an editable install lies in."""
+    within = [
+        tree
+        for tree in fingerprint.code or ()
+        if f"{package.editable}/".startswith(f"{tree.path.rstrip('/')}/") and tree.dirty is not None
+    ]
+    return max(within, key=lambda tree: len(tree.path)) if within else None
+
+
+def _tree_is_known(fingerprint: Fingerprint, package: Package) -> bool:
+    return _tree_of(fingerprint, package) is not None
+
+
+def _code_tells(a: Fingerprint, b: Fingerprint, package: Package) -> bool:
+    """Whether the difference is one of the git tree, which is reported as code: another commit, other edits."""
+    old, new = _tree_of(a, package), _tree_of(b, package)
+    if old is None or new is None:
+        return False
+    return (old.tree or old.commit, old.diff_digest) != (new.tree or new.commit, new.diff_digest)
+
+
+def _unrecorded(facet: Facet, old: Package, new: Package) -> Iterator[Change | Unknown]:
+    """Two installs of one version without RECORD: by the content that was read."""
+    if old.source is None or new.source is None:
+        side = "A" if old.source is None else "B"
+        yield Unknown(f"{facet}: build of {old.name}", f"{side} has no content of it, and no RECORD")
+    elif old.source != new.source:
+        yield Change(facet, old.name, "rebuilt", old.source, new.source, "its files have other content")
+
+
 def _by_version_only(before: dict[str, Package], after: dict[str, Package]) -> Iterator[Change]:
     """Packages of which neither side has a build identity: told once, and not once each."""
     names = [
         name
         for name in sorted(before.keys() & after.keys())
-        if before[name].build is None and after[name].build is None and before[name].editable is None
+        if before[name].build is None
+        and after[name].build is None
+        and before[name].editable is None
+        and before[name].source is None
+        and after[name].source is None
     ]
     if names:
         detail = f"{_files(names)}: no RECORD, so that only versions were compared"

@@ -18,9 +18,13 @@ from envguard.model.fingerprint import Code, Cuda, Package, Shadowed, Torch
 
 
 def packages_of(
-    distributions: Distributions, contents: Mapping[str, Contents], notes: Notes
+    distributions: Distributions,
+    contents: Mapping[str, Contents],
+    notes: Notes,
+    sources: Mapping[str, str] | None = None,
 ) -> tuple[tuple[Package, ...], tuple[Shadowed, ...]]:
-    """One package a name, by name: the one that import picks; and every distribution that loses to it."""
+    """One package a name, by name: the one that import picks; and every distribution that loses to it. `sources` are
+    the digests of what no RECORD describes, by directory."""
     duplicates = distributions.duplicates()
     picked: dict[str, Distribution] = {}
     shadowed: list[Shadowed] = []
@@ -37,7 +41,8 @@ def packages_of(
     for _, dist in sorted(picked.items()):
         content = contents.get(dist.directory, Contents(None))
         _judge(dist, content, notes)
-        found.append(package_of(dist, content))
+        package = package_of(dist, content)
+        found.append(msgspec.structs.replace(package, source=(sources or {}).get(dist.directory)))
     judge_asides(distributions, notes)
     return tuple(found), tuple(shadowed)
 
@@ -107,6 +112,7 @@ def package_of(dist: Distribution, content: Contents) -> Package:
         bytes=content.bytes,
         depth=content.depth,
         installed_at=clock.iso_ns(content.installed_ns) if content.installed_ns else None,
+        missing=tuple(sorted(path for path, got in content.departs.items() if got == MISSING)),
     )
 
 

@@ -14,12 +14,13 @@ from envguard.acquire.packages.contents import AllContents, Policy, read_content
 from envguard.acquire.packages.distributions import Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment, locate
 from envguard.acquire.packages.shadowing import judge_start
+from envguard.acquire.packages.sources import read_sources
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.section import Notes
 from envguard.config import Config
 from envguard.fingerprint.packages import closely, cuda_of, packages_of, with_sources
 from envguard.fingerprint.startup import judge_customizers, judge_pth
-from envguard.fingerprint.surroundings import Wish, read_surroundings
+from envguard.fingerprint.surroundings import STAMP_BUDGET, Wish, read_surroundings
 from envguard.model import plain
 from envguard.model.fingerprint import Fingerprint, Torch
 from envguard.model.identity import fingerprint_id
@@ -119,7 +120,10 @@ def assemble(
     notes.take(env.problems, env.unknown)
     notes.take(distributions.problems, distributions.unknown)
     notes.take(contents.problems, contents.unknown)
-    packages, beaten = packages_of(distributions, contents.of, notes)
+    sources = read_sources(
+        host, env, distributions, digests.memo, notes, STAMP_BUDGET if request.in_process else None
+    )
+    packages, beaten = packages_of(distributions, contents.of, notes, sources)
     judge_pth(env.pth, distributions, contents.of, notes, digests.memo)
     judge_customizers(host, env, distributions, contents.of, notes, digests.memo)
     first = request.path0 if request.path0 is not None else (request.root or request.start,)

@@ -50,6 +50,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     rolled_back: bool
     differs: tuple[str, ...] = ()
     """Paths of the environment that changed while a restore ran, or since, and that it had no part in."""
+    unmet: tuple[str, ...] = ()
+    """Packages that stay other than the reference has them: editable installs, which no wheel brings back."""
 
 
 class Waived(msgspec.Struct, frozen=True, kw_only=True):

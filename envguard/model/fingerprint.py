@@ -63,6 +63,18 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     depth: Literal["stat", "watched", "deep"] = "stat"
     """How far contents were looked at: sizes only, watched packages hashed, or all hashed."""
     installed_at: str | None = None
+    source: str | None = None
+    """sha256 (hex) of content that no RECORD describes: the source tree of an editable install, the files of an egg.
+    The same wherever they lie; None where RECORD describes it, and where it could not be read."""
+    missing: tuple[str, ...] = ()
+    """Those of `departs` that are not there."""
+    overwritten: tuple[tuple[str, str], ...] = ()
+    """(path, package): those of `departs` over which another package installed its own file."""
+
+    @property
+    def identity(self) -> str | None:
+        """What RECORD says of it, whatever became of the files."""
+        return self.record or self.build
 
 
 class Shadowed(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,10 +42,7 @@ def fingerprint_id(
     """
     covered = {
         "python": (python.implementation, python.version, python.abi, python.platform),
-        "packages": sorted(
-            (each.name, each.version or "", "editable" if each.editable is not None else each.build or "")
-            for each in packages
-        ),
+        "packages": sorted((each.name, each.version or "", _content_of(each)) for each in packages),
         "torch": None if torch is None else _torch(torch),
         "driver": None if driver is None else driver.version,
         "gpus": None if gpus is None else sorted(Counter(gpu.name or "unknown" for gpu in gpus).items()),
@@ -57,6 +54,12 @@ def _torch(torch: Torch) -> tuple[str | None, ...]:
     covered = (torch.version, torch.git_version, torch.cuda, torch.hip, torch.triton)
     # Only where there is one: an id of a fingerprint from before this field stays what it was.
     return covered if torch.xpu is None else (*covered, torch.xpu)
+
+
+def _content_of(package: Package) -> str:
+    if package.editable is not None:
+        return "editable"
+    return package.build or package.source or ""
 
 
 def sealed(taken: Fingerprint) -> Fingerprint:

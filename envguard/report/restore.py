@@ -102,6 +102,8 @@ def _title(report: RestoreReport) -> str:
 def _verdict(report: RestoreReport, dry_run: bool) -> str:
     if report.applied and report.verified:
         return f"restored and verified, file by file: {_named(report)}"
+    if report.applied and report.unmet:
+        return f"restored: {_named(report)}; not restored: {some_of(report.unmet)}"
     if report.rolled_back:
         if report.differs:
             return f"rolled back; {counted(len(report.differs), 'path')} changed meanwhile, and not by the restore"
@@ -110,6 +112,8 @@ def _verdict(report: RestoreReport, dry_run: bool) -> str:
         return "not possible from what is on this machine; nothing was changed"
     if report.unknown:
         return "NOT DETERMINED: what is installed could not all be held against the reference; nothing was changed"
+    if report.unmet and not report.plan:
+        return f"nothing can be done: {some_of(report.unmet)}: no wheel brings an editable install back"
     if not report.plan:
         return (
             "nothing to do: every package that was asked for is already of that build, file by file"

@@ -28,9 +28,13 @@ def _code(stamped: tuple[Code, ...], live: tuple[Code, ...]) -> Iterator[str]:
         tree, where = now.get(then.path), shlex.quote(then.path)
         if then.commit is not None and (tree is None or tree.commit != then.commit):
             at = (
-                f"is at {tree.commit[:12]}" if tree is not None and tree.commit else "is no git tree here, or is gone"
+                f"is at {tree.commit[:12]}"
+                if tree is not None and tree.commit
+                else "was not looked at: nothing that is installed leads there now"
+                if tree is None
+                else "is no git tree"
             )
-            how = f"`git -C {where} checkout {then.commit}`" + ("" if tree is not None else " once it lies there")
+            how = f"`git -C {where} checkout {then.commit}`"
             yield f"not restored: code {then.path} {at}; the reference ran {then.commit[:12]}: {how}"
         if then.dirty and (tree is None or tree.diff_digest != then.diff_digest):
             files = ", ".join(then.dirty_files[:4]) or "files that were not named"

@@ -46,6 +46,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     absent: tuple[Wanted, ...] = ()
     """The packages behind `missing`, for whoever may fetch them."""
+    unmet: tuple[str, ...] = ()
+    """Names that stay other than wanted, since no wheel brings them back: editable installs."""
     unknown: tuple[Unknown, ...] = ()
     """Packages that may or may not be as wanted, since what is installed could not be read."""
 
@@ -72,6 +74,7 @@ def make_plan(
     absent: list[Wanted] = []
     same: list[str] = []
     unproved: list[str] = []
+    unmet: list[str] = []
     unknown: list[Unknown] = []
     notes = list(target.notes)
     for wanted in target.packages:
@@ -82,6 +85,7 @@ def make_plan(
             told = _editable_notes(wanted, now, live)
             notes += told
             unproved += [wanted.name] if told else []
+            unmet += [wanted.name] if now is None or now.editable != wanted.editable else []
             continue
         if now is not None and now.unread:
             unknown.append(unread(now))
@@ -108,6 +112,7 @@ def make_plan(
         missing=tuple(missing),
         same=tuple(same),
         unproved=tuple(unproved),
+        unmet=tuple(unmet),
         kept=kept,
         notes=tuple(notes),
         absent=tuple(absent),
@@ -274,7 +279,14 @@ def _why_missing(
 def _editable_notes(wanted: Wanted, now: Package | None, live: Fingerprint) -> list[str]:
     gone = any((problem.kind, problem.subject) == ("source-gone", wanted.name) for problem in live.problems)
     if now is not None and now.editable == wanted.editable:
-        return [f"{wanted.name} is an editable install of {now.editable}, which is not there"] if gone else []
+        if gone:
+            return [f"{wanted.name} is an editable install of {now.editable}, which is not there"]
+        if wanted.source is not None and now.source != wanted.source:
+            code = "cannot be read" if now.source is None else "is other than it was"
+            return [
+                f"{wanted.name} is an editable install of {now.editable}, whose code {code}; no restore changes it"
+            ]
+        return []
     is_now = "it is not installed now" if now is None else f"it is {now.version} now"
     if now is not None and now.editable is not None:
         is_now = f"it is one of {now.editable} now"
@@ -283,7 +295,7 @@ def _editable_notes(wanted: Wanted, now: Package | None, live: Fingerprint) -> l
     commands = " && ".join([*checkout, f"uv pip install --no-deps -e {source}"])
     return [
         f"{wanted.name} was an editable install of {wanted.editable}, which no wheel brings back; {is_now}: "
-        f"`{commands}` once the source lies there"
+        f"`{commands}`"
     ]
 
 

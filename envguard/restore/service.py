@@ -221,7 +221,8 @@ def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> R
         unknown=plan.unknown,
         notes=tuple(dict.fromkeys(notes)),
         applied=outcome.applied,
-        verified=outcome.verified,
+        verified=outcome.verified and not plan.unmet,
+        unmet=plan.unmet,
         rolled_back=outcome.rolled_back,
         differs=outcome.differs,
     )

@@ -25,6 +25,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     index: str | None = None
     editable: str | None = None
     commit: str | None = None
+    source: str | None = None
+    """Digest of the code that import took from an editable install, or of what has no RECORD."""
     departs: tuple[str, ...] = ()
     """Files that were not as RECORD says when the stamp was taken; no wheel brings those back."""
     edited: str | None = None
@@ -70,6 +72,7 @@ def from_fingerprint(reference: str, taken: Fingerprint, moment: str | None = No
                 build=package.record or package.build,
                 editable=package.editable,
                 commit=package.commit,
+                source=package.source,
                 departs=package.departs,
                 edited=package.build if package.departs else None,
                 unread=package.unread,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import errno
+import io
 import os
 import posixpath
 import re
 import time
 import urllib.parse
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -28,6 +30,7 @@ from envguard.acquire.packages.metadata import (
 from envguard.acquire.packages.pip_stash import Aside, read_aside
 from envguard.acquire.packages.record_file import RecordFile, parse_record
 from envguard.acquire.packages.shadowing import find_shadowed
+from envguard.acquire.packages.sys_path import PthLine
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes, reason
 from envguard.model.evidence import Unknown
@@ -36,6 +39,7 @@ from envguard.state.digests import is_racy
 
 # They keep their own lists of files, and a RECORD is no part of them.
 MANAGERS = frozenset({"debian", "dpkg", "apt", "rpm", "dnf", "pacman", "portage", "nix", "guix", "conda", "apk"})
+MAX_EGG = 256 << 20
 _SYSTEM_SITE = re.compile(r"/usr/(?:lib|share)/python3[^/]*/(?:dist|site)-packages")
 _DEBIAN_FOLDER = "/lib/python3/dist-packages"
 
@@ -152,7 +156,11 @@ def read_distributions(host: Host, env: Environment, parsed: Parsed | None = Non
         seen.add(real)
         try:
             listings[entry.path] = host.listing(entry.path)
-        except (FileNotFoundError, NotADirectoryError):
+        except NotADirectoryError:
+            if entry.path.endswith(".egg"):
+                reader.read_zipped_egg(entry.path)
+            continue
+        except FileNotFoundError:
             continue
         except OSError as error:
             notes.unseen(f"packages in {entry.path}", error, "site")
@@ -171,7 +179,7 @@ class _Reader:
         self.found: list[Distribution] = []
         self.aside: list[Aside] = []
         # Folders that an editable install put on the path: what lies there is the source itself.
-        self.sources = {line.path for line in env.pth if line.kind == "path" and _is_editable_pth(line.file)}
+        self.sources = {line.path for line in env.pth if line.kind == "path" and _leads_to_source(line)}
 
     def read_folder(self, location: str, names: tuple[tuple[str, str], ...]) -> None:
         """Takes every dist-info and egg-info of one folder, in the order in which importlib would."""
@@ -190,6 +198,30 @@ class _Reader:
             elif name.endswith(".egg-info") or (name == "EGG-INFO" and location.endswith(".egg")):
                 here.append(self.egg_info(location, name, kind))
         self.found += self._in_order(location, here)
+
+    def read_zipped_egg(self, egg: str) -> None:
+        """Takes the distribution that a zip on the path is, as easy_install left one."""
+        import zipfile  # here, since few environments have such an egg and a stamp pays for every import
+        import zlib
+
+        raw = posixpath.basename(egg).partition("-")[0]
+        try:
+            data = self.host.read(egg, MAX_EGG + 1)
+            if len(data) > MAX_EGG:
+                raise OSError(errno.EFBIG, "it is too large an egg to be read", egg)
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                names = set(archive.namelist())
+                texts = [
+                    archive.read(f"EGG-INFO/{name}") if f"EGG-INFO/{name}" in names else b""
+                    for name in ("PKG-INFO", "requires.txt")
+                ]
+        except OSError as error:
+            self.notes.unseen(f"metadata of {canonical(raw)}", error)
+            texts = [b"", b""]
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error) as error:
+            self.notes.problem("metadata-broken", canonical(raw), f"the egg is no sound zip: {error}", egg)
+            texts = [b"", b""]
+        self.found.append(self._egg(egg, "EGG-INFO", raw, _text(texts[0]), lambda: texts[1]))
 
     def _in_order(self, location: str, here: list[Distribution]) -> list[Distribution]:
         names = [each.name for each in here]
@@ -238,15 +270,20 @@ class _Reader:
     def egg_info(self, location: str, name: str, kind: str) -> Distribution:
         directory = f"{location}/{name}"
         stem = posixpath.basename(location) if name == "EGG-INFO" else name
-        raw, _, rest = stem.removesuffix(".egg-info").removesuffix(".egg").partition("-")
+        raw = stem.partition("-")[0].removesuffix(".egg-info").removesuffix(".egg")
         if kind == "file":
-            folder, file = posixpath.split(directory)
-            headers = parse_headers(_text(self._metadata(folder, file, raw)))
-        else:
-            headers = parse_headers(_text(self._metadata(directory, "PKG-INFO", raw)))
-        requires = tuple(headers.get("requires-dist", ()))
-        if not requires and kind != "file":
-            requires = parse_requires_txt(_text(self._optional(directory, "requires.txt")))
+            text = _text(self._metadata(*posixpath.split(directory), raw))
+            return self._egg(location, name, raw, text, lambda: b"")
+        text = _text(self._metadata(directory, "PKG-INFO", raw))
+        return self._egg(location, name, raw, text, lambda: self._optional(directory, "requires.txt"))
+
+    def _egg(self, location: str, name: str, raw: str, text: str, required: Callable[[], bytes]) -> Distribution:
+        """An egg-info or EGG-INFO of which PKG-INFO holds `text`; `raw` is the name that the file bears."""
+        directory = f"{location}/{name}"
+        stem = posixpath.basename(location) if name == "EGG-INFO" else name
+        rest = stem.removesuffix(".egg-info").removesuffix(".egg").partition("-")[2]
+        headers = parse_headers(text)
+        requires = tuple(headers.get("requires-dist", ())) or parse_requires_txt(_text(required()))
         proper = next(iter(headers.get("name", ())), raw)
         return Distribution(
             name=canonical(proper),
@@ -257,7 +294,7 @@ class _Reader:
             installer="debian" if location.endswith(_DEBIAN_FOLDER) else None,
             requires=requires,
             requires_python=next(iter(headers.get("requires-python", ())), None),
-            editable=location if location in self.sources else None,
+            editable=location if location in self.sources and not location.endswith(".egg") else None,
             host=self.host,
         )
 
@@ -364,9 +401,13 @@ def _is_build_remains(egg: Distribution, found: list[Distribution]) -> bool:
     return False
 
 
-def _is_editable_pth(file: str) -> bool:
-    name = posixpath.basename(file)
-    return name.startswith(("__editable__", "_")) or name == "easy-install.pth"
+def _leads_to_source(line: PthLine) -> bool:
+    """Whether an editable install put a path there: setuptools, hatch and maturin under a name of theirs, poetry,
+    pdm and flit under the package's."""
+    name = posixpath.basename(line.file)
+    if name.startswith(("__editable__", "_")) or name == "easy-install.pth":
+        return True
+    return line.leaves and not (line.path or "").endswith(("/site-packages", "/dist-packages"))
 
 
 def _same_version(a: str, b: str) -> bool:
