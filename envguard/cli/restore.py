@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from envguard.report.screen import Screen
     from envguard.restore.plan import Plan
     from envguard.restore.service import Request
+    from envguard.restore.wanted import Target
 
 
 NOT_CONFIRMED = "answer y, or `-y` answers for you; `--dry-run` shows what would be done"
@@ -149,21 +150,21 @@ def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
     from envguard.report.errors import print_error
     from envguard.report.restore import progress_bar, render
     from envguard.restore import service
-    from envguard.restore.foreseen import in_the_way
 
     with progress_bar(screen.err, not screen.quiet and not screen.json) as bar:
         proved = service.prove(request, plan, bar)
     service.forget_fetched(request.state)
     if wish.caches and not plan.missing:
         proved.notes += [cache.says for cache in service.bring_caches_back(request, dry_run=True)]
-    if plan.steps and not plan.missing and not plan.unknown:
-        proved.notes += in_the_way(request.host, request.env)
     report = service.report_of(request, plan, proved)
     screen.answer(report, render(report, wish.dry_run))
     if not report.missing and report.unknown:
         says = f"{counted(len(report.unknown), 'thing')} could not be determined; nothing was changed"
         print_error(says, UNREAD, 3, as_json=False)
         return NotDetermined.code
+    if report.refused and not report.missing:
+        print_error(f"{report.refused[0]}; nothing was changed", None, RestoreError.code, as_json=False)
+        return RestoreError.code
     if not report.missing:
         return 1 if report.unmet else 0
     narrower = "`--only NAME` restores that package alone"
@@ -205,8 +206,26 @@ def _request(screen: Screen, session: Session, env: Environment, wish: Wish) -> 
     target = find_target(wish.reference, places, live, lambda found: ask_witnesses(found, host, request_of(session)))
     another = of_another(host, env, target)
     if another is not None:
+        if session.python is None:
+            _refuse_another(wish.reference, target, env)
         target = msgspec.structs.replace(target, notes=(another, *target.notes))
     return Request(host, env, session.project, target, live(), wish.only, wish.exact, wish.fetch, wish.force)
+
+
+def _refuse_another(reference: str, target: Target, env: Environment) -> None:
+    """An environment that only happens to be active is not made like another one: which of them is meant must be
+    said."""
+    import shlex
+
+    from envguard.errors import UsageError
+
+    theirs = target.fingerprint.python.environment if target.fingerprint is not None else "another environment"
+    command = f"envguard restore {shlex.quote(reference)} --python"
+    raise UsageError(
+        f"{target.reference} was made in {theirs}, and {env.prefix} ({env.how}) would be changed",
+        f"`{command} {shlex.quote(theirs)}` restores that one; `{command} {shlex.quote(env.prefix)}` makes this one "
+        "like it",
+    )
 
 
 def _confirmed(screen: Screen, report: RestoreReport) -> bool:

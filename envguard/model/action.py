@@ -30,6 +30,10 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None
     why: str
 
+    def __str__(self) -> str:
+        where = " ".join(filter(None, (self.package, self.path)))
+        return f"{where}: {self.why}" if where else self.why
+
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `restore`."""
@@ -42,6 +46,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     plan: tuple[PlanItem, ...]
     missing: tuple[Obstacle, ...]
     poisoned: tuple[Obstacle, ...]
+    refused: tuple[Obstacle, ...] = ()
+    """Why the environment cannot be changed as planned, though every source is sound; `package` may be empty."""
     unknown: tuple[Unknown, ...] = ()
     """Why it cannot be told whether a package is as wanted; nothing is changed then."""
     notes: tuple[str, ...]

@@ -50,11 +50,10 @@ def render(report: RestoreReport, dry_run: bool) -> Callable[[Console], None]:
         paragraph(console, Text(printable(_verdict(report, dry_run)), style="bold"))
         if report.plan:
             _plan(console, report)
-        for title, obstacles in (("missing", report.missing), ("poisoned", report.poisoned)):
-            for obstacle in obstacles:
-                where = f" {obstacle.path}" if obstacle.path else ""
-                says = f"{obstacle.package}{where}: {obstacle.why}"
-                paragraph(console, says, head=f"{title}: ", indent=6, style="red")
+        obstacles = (("missing", report.missing), ("poisoned", report.poisoned), ("refused", report.refused))
+        for title, found in obstacles:
+            for obstacle in found:
+                paragraph(console, str(obstacle), head=f"{title}: ", indent=6, style="red")
         for item in report.unknown:
             paragraph(console, f"{item.what}: {item.why}", head="undetermined: ", indent=6, style="yellow")
         if report.differs:
@@ -110,6 +109,8 @@ def _verdict(report: RestoreReport, dry_run: bool) -> str:
         return "rolled back: everything is as it was before"
     if report.missing:
         return "not possible from what is on this machine; nothing was changed"
+    if report.refused:
+        return "refused as things are; nothing was changed"
     if report.unknown:
         return "NOT DETERMINED: what is installed could not all be held against the reference; nothing was changed"
     if report.unmet and not report.plan:

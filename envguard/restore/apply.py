@@ -13,15 +13,16 @@ from envguard.acquire.packages.environment import Environment, locate
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.errors import RestoreError, RollbackError
 from envguard.model.action import Obstacle
-from envguard.restore import check, footprint, listing, looking, point, transaction, uv
+from envguard.restore import check, foreseen, listing, looking, point, transaction, uv
 from envguard.restore.archive import RecordUnusable
 from envguard.restore.candidate import Candidate
-from envguard.restore.installed import unfinished
-from envguard.restore.locks import exclusive
+from envguard.restore.copying import copy_file
+from envguard.restore.locks import exclusive, remove_unused
 from envguard.restore.plan import Plan
 from envguard.restore.progress import Progress
-from envguard.restore.staging import Staging, stage
+from envguard.restore.staging import Staged, Staging, stage
 from envguard.restore.transaction import Transaction
+from envguard.restore.wanted import Target
 from envguard.state import digests as digest_store
 from envguard.state.digests import Digests
 
@@ -36,6 +37,8 @@ class Outcome:
     chosen: dict[str, Candidate] = field(default_factory=dict)
     poisoned: list[Obstacle] = field(default_factory=list)
     missing: list[Obstacle] = field(default_factory=list)
+    refused: list[Obstacle] = field(default_factory=list)
+    """Why the environment does not allow it, though every source is sound."""
     applied: bool = False
     verified: bool = False
     rolled_back: bool = False
@@ -61,7 +64,7 @@ def carry_out(
     host: Host,
     env: Environment,
     state: Path,
-    reference: str,
+    target: Target,
     plan: Plan,
     judge: Judge,
     progress: Progress,
@@ -81,12 +84,15 @@ def carry_out(
             'link_mode = "symlink": copied instead, since links would lead into a cache that goes with the restore'
         )
     uv.find_uv()  # a restore that could not install must not begin
-    about = {"reference": reference, "packages": [step.name for step in plan.steps]}
-    with exclusive(env.prefix) as locks, transaction.begin(state, env.prefix, about) as work:
-        hold = (*locks, *([work.lock] if work.lock is not None else ()))
+    about = {"reference": target.reference, "packages": [step.name for step in plan.steps]}
+    with (
+        exclusive(env.prefix) as locks,
+        transaction.begin(state, env.prefix, {**about, "made": locks.made}) as work,
+    ):
+        hold = (*locks.files, *([work.lock] if work.lock is not None else ()))
         outcome.transaction = work.folder
         try:
-            staging = _prepare(host, env, plan, work, progress, outcome, link_mode)
+            staging = _prepare(host, env, target, plan, work, progress, outcome, link_mode)
         except BaseException as error:
             discard(work)
             return _stopped(outcome, error)
@@ -133,6 +139,7 @@ def _says(error: BaseException) -> str:
 def _prepare(
     host: Host,
     env: Environment,
+    target: Target,
     plan: Plan,
     work: Transaction,
     progress: Progress,
@@ -150,13 +157,16 @@ def _prepare(
         )
     work.write("staged")
     names = {step.name for step in plan.steps}
-    coming = [item.incoming for item in staging.staged]
     staging.tree = listing.list_tree(listing.roots_of(env))
-    dists = read_distributions(host, env)
-    staging.print = footprint.footprint(env, dists, names, coming, unfinished(dists, names))
+    outcome.refused = foreseen.foresee(host, env, target, plan, staging)
+    outcome.notes += staging.owners.notes
+    room = foreseen.no_room(env, staging, work.folder)
+    outcome.refused += [room] if room is not None else []
+    if outcome.refused:
+        raise RestoreError(str(outcome.refused[0]))
+    assert staging.print is not None
     copies = point.to_copy(staging.print.touched, staging.print.leaving, work.folder)
     size = sum(copies.values())
-    _demand_space(env, work, size, sum(item.candidate.bytes or 0 for item in staging.staged))
     progress.begin("save", size)
     staging.saved = work.save(staging.print.touched, copies, staging.tree, progress)
     progress.end()
@@ -168,20 +178,6 @@ def _builds(host: Host, env: Environment, names: Collection[str]) -> dict[str, s
     """The packages by the content of each file, edits included: what a roll-back has to come to."""
     packages, _ = looking.packages_now(host, env, names, Digests())
     return {package.name: package.build for package in packages if package.name in names}
-
-
-def _demand_space(env: Environment, work: Transaction, saving: int, installing: int) -> None:
-    """Refuses before the first change where the disk cannot hold it: uv would find out in the middle."""
-    needs: dict[int, tuple[str, int]] = {}
-    for folder, size in ((str(work.folder), saving + installing), (env.prefix, installing)):
-        device = os.stat(folder).st_dev
-        place, before = needs.get(device, (folder, 0))
-        needs[device] = (place, before + size)
-    for folder, size in needs.values():
-        room = os.statvfs(folder)
-        free = room.f_bavail * room.f_frsize
-        if free < size:
-            raise RestoreError(f"{folder} has {free >> 20} MiB free and the restore needs {size >> 20} MiB")
 
 
 def _install(
@@ -197,21 +193,48 @@ def _install(
     assert staging.print is not None
     point.take_away(staging.saved, staging.print.leaving, _staying(env), work.point)
     python = ["--python", env.executable or env.prefix]
+    if staging.owners.first:
+        # uv installs in no order: whose file comes over the other's is decided by two runs.
+        _demand_wheels(plan, staging, progress)
     if staging.by_lock() and not _install_by_lock(python, staging, hold):
         # Another uv's pointer, most likely: the same sources again as wheels, which any uv takes. What the first
         # attempt left goes before: uv would take files of a `.data` folder for the wheel's.
         assert staging.tree is not None
         listing.remove_litter(staging.tree, staging.saved)
-        by_wheel = stage(plan, staging.folder, progress, by_lock=False)
-        if by_wheel.failed:
-            raise _Failed(f"{by_wheel.failed[0].package}: its source changed while it was being installed")
-        staging.staged = by_wheel.staged
-    if staging.by_wheel():
-        names = [f"{item.candidate.name}=={item.candidate.version}" for item in staging.by_wheel()]
-        # A hard link into a cache that is removed right after shares its inode with nobody, and saves a copy.
-        options = ["--no-index", "--no-deps", "--reinstall", "--link-mode", "hardlink"]
-        _run(["pip", "install", *python, *options, "--find-links", str(staging.links), *names], staging.cache, hold)
+        _demand_wheels(plan, staging, progress)
+    # A hard link into a cache that is removed right after shares its inode with nobody, and saves a copy.
+    options = [
+        "--no-index",
+        "--no-deps",
+        "--reinstall",
+        "--link-mode",
+        "hardlink",
+        "--find-links",
+        str(staging.links),
+    ]
+    for first in (True, False):
+        layer = [item.candidate for item in staging.by_wheel() if (item.step.name in staging.owners.first) is first]
+        names = [f"{candidate.name}=={candidate.version}" for candidate in layer]
+        if names:
+            _run(["pip", "install", *python, *options, *names], staging.cache, hold)
+    _keep(staging, work)
     progress.end()
+
+
+def _demand_wheels(plan: Plan, staging: Staging, progress: Progress) -> None:
+    by_wheel = stage(plan, staging.folder, progress, by_lock=False)
+    if by_wheel.failed:
+        raise _Failed(f"{by_wheel.failed[0].package}: its source changed while it was being installed")
+    staging.staged = by_wheel.staged
+
+
+def _keep(staging: Staging, work: Transaction) -> None:
+    """Brings back the files that a package which stays has at the reference, and that a new one came over."""
+    saved = {entry.path: entry for entry in staging.saved}
+    for path in staging.owners.kept:
+        temporary = f"{path}.envguard-{work.folder.name}.tmp"
+        copy_file(str(work.point / "files" / str(saved[path].stored)), temporary)
+        os.rename(temporary, path)
 
 
 def _staying(env: Environment) -> set[str]:
@@ -236,6 +259,14 @@ def _run(arguments: list[str], cache: Path, hold: tuple[int, ...]) -> None:
         raise _Failed(f"uv: {ran.reason}")
 
 
+def _accepted(item: Staged, staging: Staging) -> tuple[str, ...]:
+    """The builds that an installed package may be of: the source's; where another package has one of its files, also
+    what the reference saw then."""
+    edited = item.step.wanted.edited if item.step.wanted is not None else None
+    shares = item.step.name in staging.owners.first or staging.owners.kept
+    return (item.candidate.build, edited) if edited is not None and shares else (item.candidate.build,)
+
+
 def _sweep(staging: Staging) -> tuple[str, ...]:
     """Removes what a uv that was killed has left, though another attempt went through; returns what changed in the
     environment beside what the plan touches."""
@@ -257,7 +288,7 @@ def _verify(
     wrong = [
         says for step in plan.steps if step.wanted is None for says in check.check_removed(env, dists, step.name)
     ]
-    builds = {item.step.name: item.candidate.build for item in staging.staged}
+    builds = {item.step.name: _accepted(item, staging) for item in staging.staged}
     wrong += check.check_installed(host, env, dists, builds, digests, progress)
     wrong += judge(digests) if not wrong else ()
     progress.end()
@@ -273,6 +304,8 @@ def roll_back_found(found: Transaction, progress: Progress, force: bool) -> tupl
     changed it. Raises `RestoreError` and `RollbackError`."""
     if not found.touched:
         with transaction.reopen(found):
+            with contextlib.suppress(RestoreError), exclusive(found.prefix):
+                remove_unused(found.about.get("made"))  # where an installer holds it, it is in use
             discard(found)
         return ()
     patience_s = 0.0 if found.writer_lives() else PATIENCE_S
@@ -315,6 +348,7 @@ def roll_back(work: Transaction, progress: Progress) -> tuple[str, ...]:
             )
     with contextlib.suppress(OSError):
         work.write("rolled-back")
+    remove_unused(work.about.get("made"))
     discard(work)
     return differs
 

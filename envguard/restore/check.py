@@ -20,7 +20,7 @@ def check_installed(
     host: Host,
     env: Environment,
     dists: Distributions,
-    builds: Mapping[str, str],
+    builds: Mapping[str, tuple[str, ...]],
     digests: Digests,
     progress: Progress,
 ) -> list[str]:
@@ -41,10 +41,12 @@ def check_installed(
     wrong += [f"{item.what}: {item.why}" for item in contents.unknown]
     for name, dist in single.items():
         seen = contents.of[dist.directory]
-        if seen.identity != builds[name]:
-            wrong.append(f"{name}: the installed build is {str(seen.identity)[:16]}, not {builds[name][:16]}")
-        wrong += [f"{name}: {dist.location}/{path}: {got}" for path, got in sorted(seen.departs.items())]
         wrong += _scripts(dist, dist.record.rows if dist.record else ())
+        if seen.build in builds[name]:
+            continue
+        if seen.identity not in builds[name]:
+            wrong.append(f"{name}: the installed build is {str(seen.identity)[:16]}, not {builds[name][0][:16]}")
+        wrong += [f"{name}: {dist.location}/{path}: {got}" for path, got in sorted(seen.departs.items())]
     return wrong
 
 

@@ -82,8 +82,6 @@ def footprint(
     # What an installer rewrites where an editable install of old was made.
     for site in env.site:
         touched |= {path for path in (f"{site}/easy-install.pth", *_egg_links(site)) if os.path.lexists(path)}
-    if not os.path.lexists(f"{env.prefix}/.lock"):
-        touched.add(f"{env.prefix}/.lock")
     inside = f"{env.prefix.rstrip('/')}/"
     leaving = {path for path in leaving if path.startswith(inside)}
     return Footprint(frozenset(leaving), frozenset(with_folders(env, leaving | touched)))
@@ -142,6 +140,14 @@ def _top_level(dist: Distribution) -> Iterator[str]:
 def destinations(env: Environment, incoming: Incoming) -> Iterator[str]:
     """Where each file of a wheel will lie, its generated files and scripts among them."""
     site = env.site[0]
+    yield from filter(None, (place_of(env, incoming, row.path) for row in incoming.rows))
+    yield from (f"{site}/{incoming.dist_info}/{name}" for name in GENERATED)
+    yield from (f"{env.prefix}/bin/{name}" for name in incoming.scripts())
+
+
+def place_of(env: Environment, incoming: Incoming, path: str) -> str | None:
+    """Where a file that a wheel lists will lie; None for one that no installer takes."""
+    site = env.site[0]
     version = posixpath.basename(posixpath.dirname(site))
     schemes = {
         "purelib": site,
@@ -151,16 +157,10 @@ def destinations(env: Environment, incoming: Incoming) -> Iterator[str]:
         "headers": f"{env.prefix}/include/site/{version}/{incoming.name}",
     }
     data = f"{incoming.dist_info.removesuffix('.dist-info')}.data/"
-    for row in incoming.rows:
-        base, path = site, row.path
-        if path.startswith(data):
-            scheme, _, path = path.removeprefix(data).partition("/")
-            if scheme not in schemes:
-                continue
-            base = schemes[scheme]
-        yield f"{base}/{path}"
-    yield from (f"{site}/{incoming.dist_info}/{name}" for name in GENERATED)
-    yield from (f"{env.prefix}/bin/{name}" for name in incoming.scripts())
+    if not path.startswith(data):
+        return f"{site}/{path}"
+    scheme, _, path = path.removeprefix(data).partition("/")
+    return f"{schemes[scheme]}/{path}" if scheme in schemes else None
 
 
 def with_folders(env: Environment, paths: Iterable[str]) -> set[str]:

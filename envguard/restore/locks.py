@@ -9,6 +9,7 @@ import os
 import pwd
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.acquire.packages.environment import Environment
@@ -22,19 +23,29 @@ LOCK_FILE = ".envguard-lock"
 _NO_DIRECTORY_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
+@dataclass(frozen=True)
+class Held:
+    """The open lock files, for a child that is to hold them too; `made` is a lock file that was not there before."""
+
+    files: tuple[int, ...]
+    made: str | None
+
+
 @contextlib.contextmanager
-def exclusive(prefix: str, patience_s: float = 0.0) -> Iterator[tuple[int, ...]]:
+def exclusive(prefix: str, patience_s: float = 0.0) -> Iterator[Held]:
     """Holds the environment at `prefix`; raises `RestoreError` where somebody else does.
 
     The lock is an flock on the prefix directory itself: it needs no file and no right to make one, and its key is the
     inode, so that two projects, users or containers that see one environment by different paths exclude each other.
     A file system that locks no directory (NFS) gets a lock file in the prefix instead. uv takes `<venv>/.lock` for
     every install into a venv, so that holding it too keeps a second uv out for as long as the restore lasts. Our own
-    uv is told not to wait for it (`UV_LOCK_TIMEOUT=0`), which it reports and then goes on. Yields the open files, for
-    a child that is to hold them too. With `patience_s` a uv that a killed restore left behind is waited for.
+    uv is told not to wait for it (`UV_LOCK_TIMEOUT=0`), which it reports and then goes on. With `patience_s` a uv
+    that a killed restore left behind is waited for. A lock file that was made for this goes when the block ends.
     """
     root = Path(os.path.realpath(prefix))
-    wanted = [root, *([root / ".lock"] if (root / "pyvenv.cfg").exists() else [])]
+    of_uv = root / ".lock"
+    wanted = [root, *([of_uv] if (root / "pyvenv.cfg").exists() else [])]
+    made = str(of_uv) if of_uv in wanted and not os.path.lexists(of_uv) else None
     held = []
     with contextlib.ExitStack() as stack:
         for path in wanted:
@@ -49,7 +60,26 @@ def exclusive(prefix: str, patience_s: float = 0.0) -> Iterator[tuple[int, ...]]
                 raise RestoreError(
                     f"{path} cannot be locked: {error.strerror or error}; nothing was changed", who_may(path)
                 ) from error
-        yield tuple(held)
+        try:
+            yield Held(tuple(held), made)
+        finally:
+            remove_unused(made)
+
+
+def remove_unused(path: str | None) -> None:
+    """Removes a lock file that was made for a restore and that this process holds, unless somebody waits for it.
+
+    Who waits would get the lock of a file that is no longer there, and the next one would make another.
+    """
+    with contextlib.suppress(OSError):
+        if path is not None and os.stat(path).st_size == 0 and not _waited_for(path):
+            os.unlink(path)
+
+
+def _waited_for(path: str) -> bool:
+    inode = os.stat(path).st_ino
+    waiting = (line for line in Path("/proc/locks").read_text().splitlines() if " -> " in line)
+    return any(f":{inode} " in line for line in waiting)
 
 
 def who_may(path: Path) -> str:

@@ -24,10 +24,10 @@ from envguard.acquire.torch.torch_build import find_torch, read_torch
 from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 from envguard.errors import NotDetermined, RestoreError, UsageError
 from envguard.fingerprint.units import counted
-from envguard.model.action import RestoreReport
+from envguard.model.action import Obstacle, RestoreReport
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
-from envguard.restore import apply, looking, staging
+from envguard.restore import apply, foreseen, looking, staging, uv
 from envguard.restore.apply import Outcome
 from envguard.restore.byhand import said_for_hand
 from envguard.restore.cache_targets import Named
@@ -39,9 +39,12 @@ from envguard.restore.installed import said_of_leftovers
 from envguard.restore.locks import occupants
 from envguard.restore.plan import IS_BROKEN, WILL_BREAK, Plan, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
+from envguard.restore.staging import Staging
 from envguard.restore.wanted import Target, Wanted
 from envguard.state.digests import Digests
 from envguard.state.files import open_state
+
+STOP_THEM = "stop them first; with `--force` they keep the files that they have mapped, and may fail to import more"
 
 
 @dataclass(frozen=True)
@@ -159,10 +162,23 @@ def prove(request: Request, plan: Plan, progress: Progress | None = None) -> Out
 
     def attempt(each: Plan) -> Outcome:
         proved = staging.stage(each, None, progress)
-        missing = [*each.missing, *proved.failed]
-        return Outcome(chosen=proved.proved, poisoned=proved.poisoned, missing=missing, verified=already_there(each))
+        outcome = Outcome(chosen=proved.proved, poisoned=proved.poisoned, missing=[*each.missing, *proved.failed])
+        outcome.verified = already_there(each)
+        if each.steps and not outcome.missing and not each.unknown:
+            outcome.refused = _foreseen(request, each, proved)
+            outcome.notes += proved.owners.notes
+        return outcome
 
     return _with_other_sources(request, plan, attempt, progress)
+
+
+def _foreseen(request: Request, plan: Plan, proved: Staging) -> list[Obstacle]:
+    """Why `restore -y` would refuse this plan. Raises `RestoreError` where there is no uv that could install."""
+    uv.find_uv()
+    found = foreseen.foresee(request.host, request.env, request.target, plan, proved)
+    folder = next(each for each in (request.state, *request.state.absolute().parents) if each.is_dir())
+    living = None if request.force else foreseen.in_use(request.host, request.env)
+    return [*found, *(each for each in (living, foreseen.no_room(request.env, proved, folder)) if each is not None)]
 
 
 def already_there(plan: Plan) -> bool:
@@ -210,7 +226,7 @@ def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> R
     notes = [*plan.notes, *outcome.notes, *not_restored(request)]
     if outcome.applied:
         notes = [note.replace(WILL_BREAK, IS_BROKEN, 1) if note.startswith(WILL_BREAK) else note for note in notes]
-    if outcome.failure is not None and not outcome.missing:
+    if outcome.failure is not None and not outcome.missing and not outcome.refused:
         notes.append(outcome.failure)
     return RestoreReport(
         reference=request.target.reference,
@@ -218,6 +234,7 @@ def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> R
         plan=plan_items(plan, outcome.chosen),
         missing=tuple(dict.fromkeys((*plan.missing, *outcome.missing))),
         poisoned=tuple(outcome.poisoned),
+        refused=tuple(outcome.refused),
         unknown=plan.unknown,
         notes=tuple(dict.fromkeys(notes)),
         applied=outcome.applied,
@@ -234,11 +251,7 @@ def carry_out(request: Request, plan: Plan, progress: Progress | None = None) ->
     check_environment(request.env, request.host)
     living = occupants(request.host, request.env)
     if living and not request.force:
-        listed = "; ".join(f"PID {process.pid} ({process.command[:60]})" for process in living[:5])
-        raise RestoreError(
-            f"{len(living)} process(es) run from {request.env.prefix}: {listed}",
-            "stop them first; with `--force` they keep the files that they have mapped, and may fail to import more",
-        )
+        raise RestoreError(foreseen.says_in_use(request.env, living), STOP_THEM)
     if plan.missing:
         says = f"{counted(len(plan.missing), 'package')} cannot be had from this machine"
         raise RestoreError(f"{says}; nothing was changed")
@@ -338,9 +351,9 @@ def _gpu_names(request: Request) -> frozenset[str] | None:
 
 
 def _apply(request: Request, plan: Plan, progress: Progress) -> Outcome:
-    mode, reference = request.project.config.link_mode, request.target.reference
+    mode = request.project.config.link_mode
     judge = functools.partial(_not_as_wanted, request, plan)
-    return apply.carry_out(request.host, request.env, request.state, reference, plan, judge, progress, mode)
+    return apply.carry_out(request.host, request.env, request.state, request.target, plan, judge, progress, mode)
 
 
 def _not_as_wanted(request: Request, carried_out: Plan, digests: Digests) -> list[str]:

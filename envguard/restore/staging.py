@@ -31,6 +31,7 @@ from envguard.restore.candidate import Candidate
 from envguard.restore.footprint import Footprint, Incoming, is_folder
 from envguard.restore.listing import Listing
 from envguard.restore.opening import opened
+from envguard.restore.owners import Owners
 from envguard.restore.plan import Plan, Step
 from envguard.restore.point import Saved, walk_paths
 from envguard.restore.progress import Progress
@@ -62,6 +63,7 @@ class Staging:
     print: Footprint | None = None
     tree: Listing | None = None
     """The whole environment before anything was changed."""
+    owners: Owners = field(default_factory=Owners)
     saved: tuple[Saved, ...] = ()
     """How everything was that the install may touch."""
 
@@ -131,7 +133,7 @@ def _stage_one(step: Step, candidate: Candidate, staging: Staging, progress: Pro
             else:
                 wheel = staging.links / wheel_name(candidate.dist_info, candidate.tags, candidate.wheel_build)
                 faults = write_wheel(files, candidate.dist_info, wheel, progress)
-            if not faults and staging.folder is not None:
+            if not faults:
                 staging.staged.append(Staged(step, candidate, incoming_of(candidate, files), wheel))
     except RecordUnusable as error:
         label = f"{candidate.name} {candidate.version}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -218,3 +219,30 @@ def test_other_environments_in_a_conda_base_are_not_listed(swapped: Swapped, nes
     assert str(path) not in found.of
     assert str(swapped.stage.site / "torch" / "version.py") in found.of
     shutil.rmtree(swapped.stage.venv / "conda-meta")
+
+
+def without_a_lock_file(swapped: Swapped) -> None:
+    """As `python -m venv` makes it, and pip installs into it."""
+    (swapped.stage.venv / ".lock").unlink(missing_ok=True)
+    (swapped.stage.project / "envguard.toml").write_text("")
+    swapped.save_checkpoint("step_690")
+
+
+@pytest.mark.parametrize("step", ["begun", "saved", "installing", "installed"])
+def test_no_lock_file_is_left_where_there_was_none(swapped: Swapped, step: str) -> None:
+    without_a_lock_file(swapped)
+    before = tree(swapped.stage.venv)
+    killed(swapped.stage, step, "restore", "step_690", "-y")
+    undone = swapped.stage.envguard("restore", "--rollback", "-y")
+    assert undone.returncode == 0, undone.stderr
+    assert tree(swapped.stage.venv) == before
+
+
+def test_a_lock_file_that_an_installer_holds_stays(swapped: Swapped) -> None:
+    without_a_lock_file(swapped)
+    killed(swapped.stage, "begun", "restore", "step_690", "-y")
+    with (swapped.stage.venv / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        undone = swapped.stage.envguard("restore", "--rollback", "-y")
+        assert undone.returncode == 0, undone.stderr
+        assert (swapped.stage.venv / ".lock").exists()
