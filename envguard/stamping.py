@@ -35,6 +35,7 @@ from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.processes import loading
 from envguard.acquire.processes.elsewhere import imported_elsewhere
 from envguard.acquire.processes.own_process import Held, OwnProcess, started_ns
+from envguard.acquire.runs.checkpoints import read_checkpoint
 from envguard.acquire.runs.stamps import (
     NoFingerprint,
     Stamp,
@@ -42,7 +43,6 @@ from envguard.acquire.runs.stamps import (
     parse_fingerprint,
     read_stamp,
     reference,
-    saved_ns,
     stamp_path,
 )
 from envguard.acquire.seam.host import Host, LiveHost
@@ -93,12 +93,15 @@ def why_older(host: Host, checkpoint: str, fingerprint: Fingerprint, now: float 
 
     Raises OSError where the checkpoint cannot be seen.
     """
-    saved = saved_ns(host, checkpoint) / clock.NS
+    found = read_checkpoint(host, checkpoint)
+    if found is None or not found.dated:
+        return "its files bear no time that tells when it was saved"
+    first, saved = found.first_ns / clock.NS, found.saved_ns / clock.NS
     age = (time.time() if now is None else now) - saved
     events = [(package.installed_at, package.name) for package in fingerprint.packages if package.installed_at]
     newest, name = max(events, default=(None, ""))
-    if newest is not None and clock.seconds(newest) > saved:
-        return f"{name} was installed at {clock.local(newest)}, after it was saved ({clock.local(clock.iso(saved))})"
+    if newest is not None and clock.seconds(newest) > first:
+        return f"{name} was installed at {clock.local(newest)}, after it was saved ({clock.local(clock.iso(first))})"
     if age > FRESH_S:
         return f"it was saved {clock.span(age)} ago"
     if age < -FRESH_S:
@@ -142,7 +145,8 @@ def stamp(checkpoint: str | os.PathLike[str]) -> Fingerprint:
         raise InputError(f"there is no checkpoint at {path}", "call `envguard.stamp` after the checkpoint was saved")
     project = open_project(Path.cwd(), os.environ, prefix=sys.prefix)
     taken = loaded_fingerprint(project)
-    if saved_ns(LiveHost(), path) < started_ns() - FRESH_S * clock.NS:
+    saved = read_checkpoint(LiveHost(), path)
+    if saved is not None and saved.dated and saved.saved_ns < started_ns() - FRESH_S * clock.NS:
         # Saved by an earlier process: what this one loaded is no evidence of what that one had.
         taken = msgspec.structs.replace(taken, origin="retrospective")
     stamped = write_stamp(path, taken)

@@ -175,8 +175,6 @@ def _uv_cache(host: Host, request: Request, seen: Survey) -> None:
 def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
     seen.checkpoints = find_checkpoints(host, request.checkpoint_roots, request.named)
     seen.unknown += seen.checkpoints.unknown
-    # The order is the step's; what the times say against it is told, since every gap is counted from a time.
-    seen.unknown += [Unknown(f"time of {name}", says, "aside") for name, says in seen.checkpoints.disorder_told()]
     if not seen.checkpoints.roots:
         seen.lacks("checkpoint", "none of the places to look in exists")
     found, shared = [], SharedPackages()
@@ -190,8 +188,11 @@ def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
             if stamp.fingerprint is not None:
                 stamp = replace(stamp, fingerprint=shared.of(stamp.fingerprint))
             found.append(stamp)
-            if stamp.why_not is not None:
-                seen.unknown.append(Unknown(f"stamp of {checkpoint.name}", stamp.why_not, "aside"))
+            why = [stamp.why_not] if stamp.why_not is not None else stamp.notes
+            seen.unknown += [Unknown(f"stamp of {checkpoint.name}", text, "aside") for text in why]
+    seen.checkpoints = seen.checkpoints.with_times_of(stamp.checkpoint for stamp in found)
+    # The order is the step's; what the times say against it is told, since every gap is counted from a time.
+    seen.unknown += [Unknown(f"time of {name}", says, "aside") for name, says in seen.checkpoints.disorder_told()]
     seen.stamps = tuple(found)
     for stamp in found:
         other = other_environment(host, stamp.fingerprint, seen.env.prefix) if stamp.fingerprint is not None else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from envguard import clock
-from envguard.acquire.runs.checkpoints import short_names
+from envguard.acquire.runs.checkpoint_names import short_names
 from envguard.acquire.runs.own_records import Entry, read_journal, read_run_records
 from envguard.acquire.runs.stamps import read_stamp
 from envguard.fingerprint.places import Places
@@ -46,9 +46,11 @@ def _checkpoints(places: Places, notes: list[str], unknown: list[Unknown]) -> It
         if stamp is not None and stamp.why_not is not None:
             notes.append(f"{names[checkpoint.path]}: {stamp.why_not}")
         elif stamp is not None and stamp.fingerprint is not None:
-            identity = stamp.fingerprint.id
+            identity, checkpoint = stamp.fingerprint.id, stamp.checkpoint
+        if checkpoint.incomplete is not None:
+            notes.append(f"{names[checkpoint.path]} is not complete: {checkpoint.incomplete}")
         yield LogEntry(
-            time=clock.iso_ns(checkpoint.saved_ns),
+            time=clock.iso_ns(checkpoint.saved_ns) if checkpoint.dated else None,
             kind="checkpoint",
             ref=names[checkpoint.path],
             id=identity,

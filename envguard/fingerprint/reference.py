@@ -15,17 +15,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from envguard.acquire.runs.checkpoint_names import match_name, nearest_names, short_name, short_names
 from envguard.acquire.runs.checkpoints import (
     STAMP_NAME,
     STAMP_SUFFIX,
     Checkpoint,
     Checkpoints,
     find_checkpoints,
-    match_name,
-    nearest_names,
     read_checkpoint,
-    short_name,
-    short_names,
 )
 from envguard.acquire.runs.hparams import find_hparams
 from envguard.acquire.runs.own_records import read_journal

@@ -18,7 +18,8 @@ from envguard import clock
 from envguard.acquire.machine.headroom import Headroom, read_headroom, visible
 from envguard.acquire.machine.zone import read_zone
 from envguard.acquire.packages.environment import Environment, locate
-from envguard.acquire.runs.checkpoints import Checkpoint, is_checkpoint, match_name
+from envguard.acquire.runs.checkpoint_names import match_name
+from envguard.acquire.runs.checkpoints import Checkpoint, is_checkpoint
 from envguard.acquire.runs.elsewhere import said_of_another
 from envguard.acquire.runs.own_records import read_run_records
 from envguard.acquire.seam.host import Host, LiveHost

@@ -27,7 +27,8 @@ def find_target(text: str, places: Places, live: Callable[[], Fingerprint], witn
     if found.lock is not None:
         return from_lock(found.label, found.lock, live())
     if found.fingerprint is not None:
-        saved = clock.iso_ns(found.checkpoint.saved_ns) if found.checkpoint is not None else None
+        dated = found.checkpoint is not None and found.checkpoint.dated
+        saved = clock.iso_ns(found.checkpoint.saved_ns) if found.checkpoint is not None and dated else None
         return from_fingerprint(found.label, found.fingerprint, saved)
     if found.kind == "checkpoint":
         return witnesses(found)
@@ -73,5 +74,10 @@ def from_lock(reference: str, lock: Lock, live: Fingerprint) -> Target:
 
 def ask_witnesses(found: Reference, host: Host, request: Request) -> Target:
     """The goal of an unstamped checkpoint, from everything that this machine still knows."""
-    assert found.checkpoint is not None
+    if found.checkpoint is None or not found.checkpoint.dated:
+        why = found.no_stamp or "it has no stamp"
+        raise RestoreError(
+            f"{found.label}: {why}, and when it was saved is not known",
+            "`envguard log` lists other moments that can be brought back",
+        )
     return from_survey(found.label, found.checkpoint, survey(host, request), found.no_stamp or "it has no stamp")

@@ -11,7 +11,7 @@ from envguard.acquire.packages.markers import marker_values
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
 from envguard.model.event import Event, TimelineReport
-from envguard.model.evidence import Unknown
+from envguard.model.evidence import Reason, Unknown
 from envguard.timeline.compared import Compared, stamp_of
 from envguard.timeline.events import code as code_events
 from envguard.timeline.events import logs as log_events
@@ -65,7 +65,9 @@ class Bounds:
         """From when on events are told."""
         if self.checkpoint is None:
             return self.since
-        return max(self.since or 0.0, self.checkpoint.saved_ns / clock.NS)
+        if not self.checkpoint.dated:
+            return self.since
+        return max(self.since or 0.0, self.checkpoint.first_ns / clock.NS)
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,9 @@ def build_timeline(survey: Survey, bounds: Bounds, compared: Compared | None = N
     known = understand(survey)
     checkpoint = bounds.checkpoint
     saved = _saved_event(known.events, checkpoint)
-    drafts = _drafts(survey, known, bounds, saved)
+    # Counted from a moment that nobody knows, every finding would be made up.
+    countable = checkpoint is None or checkpoint.dated or bounds.since is not None
+    drafts = _drafts(survey, known, bounds, saved) if countable else []
     undetermined: tuple[Unknown, ...] = ()
     if compared is not None and checkpoint is not None:
         ref = survey.checkpoints.reference(checkpoint)
@@ -208,7 +212,7 @@ def build_timeline(survey: Survey, bounds: Bounds, compared: Compared | None = N
             )
             for item in (*compared.report.unknown, *told.undetermined)
         )
-    drafts += _fall_drafts(survey, known, bounds)
+    drafts += _fall_drafts(survey, known, bounds) if countable else []
     drafts = _within_bounds(drafts, bounds)
     resting = {event.id for draft in drafts for event in draft.events} | ({saved.id} if saved is not None else set())
     shown = tuple(event for event in known.events if _within(event, bounds, resting))
@@ -230,7 +234,8 @@ def _disordered(survey: Survey, checkpoint: Checkpoint | None) -> tuple[Unknown,
     if checkpoint is None:
         return ()
     pairs = [item for item in survey.checkpoints.disorder if checkpoint in (item.lower, item.higher)]
-    return tuple(Unknown(f"time of {checkpoint.name}", item.says) for item in pairs)
+    aside: Reason = "aside" if checkpoint.by_stamp or _is_stamped(survey, checkpoint) else "undecided"
+    return tuple(Unknown(f"time of {checkpoint.name}", item.says, aside) for item in pairs)
 
 
 def _beyond(survey: Survey, own: Iterable[Record], bounds: Bounds) -> tuple[Unknown, ...]:
@@ -240,6 +245,11 @@ def _beyond(survey: Survey, own: Iterable[Record], bounds: Bounds) -> tuple[Unkn
         return ()
     what = f"what changed since {checkpoint.name}"
     found = [*_no_stamp(survey, checkpoint)]
+    if checkpoint.incomplete is not None:
+        found.append(Unknown(checkpoint.name, f"it is not complete: {checkpoint.incomplete}"))
+    if not checkpoint.dated:
+        why = f"the files of {checkpoint.name} bear no time that tells when it was saved: `--since T` names a time"
+        return (*found, Unknown(what, why, code="since"))
     if checkpoint.saved_ns / clock.NS > survey.machine.now + FUTURE_S:
         why = (
             "the time of its files lies in the future, so that everything seems to be older: `--since T` names a time"
@@ -255,7 +265,7 @@ def _no_stamp(survey: Survey, checkpoint: Checkpoint) -> tuple[Unknown, ...]:
     if checkpoint.stamp_path is None:
         return ()
     stamp = stamp_of(survey, checkpoint)
-    if stamp is not None and (stamp.fingerprint is not None or stamp.why_not is None):
+    if stamp is not None and not stamp.unread:
         return ()
     why = (
         stamp.why_not if stamp is not None and stamp.why_not else f"the stamp cannot be read: {checkpoint.stamp_path}"

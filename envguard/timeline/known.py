@@ -85,6 +85,8 @@ def known_at(reference: Reference, request: Request) -> Recalled:
     """What this machine's witnesses still know of the packages when a checkpoint was saved."""
     if reference.checkpoint is None:
         return Recalled(())
+    if not reference.checkpoint.dated:
+        return Recalled((), f"the files of {reference.label} bear no time that tells when it was saved")
     seen = survey(LiveHost(), request)
     told = told_at(seen, reference.checkpoint)
     found = known_before(told.packages)

@@ -16,6 +16,8 @@ def out_of_reach(survey: Survey, own: Iterable[Record], checkpoint: Checkpoint) 
     """Why the packages tell nothing of a checkpoint without a stamp: every one of them came after it was saved, and
     none of this environment's `own` records is as old. None where some of it is older, or where that cannot be
     told."""
+    if not checkpoint.dated:
+        return f"the files of {checkpoint.name} bear no time that tells when it was saved"
     installs = survey.installs
     came = [item.copied_ns or item.end_ns or 0 for item in installs]
     copies = [item.copied_ns for item in installs if item.copied_ns is not None]

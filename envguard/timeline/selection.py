@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable
 
-from envguard.acquire.runs.checkpoints import Checkpoint, Checkpoints, match_name, nearest_names
+from envguard.acquire.runs.checkpoint_names import match_name, nearest_names
+from envguard.acquire.runs.checkpoints import Checkpoint, Checkpoints
 from envguard.errors import UsageError
 
 

@@ -10,15 +10,8 @@ from typing import Any
 
 import pytest
 
-from envguard.acquire.runs.checkpoints import (
-    Checkpoints,
-    find_checkpoints,
-    match_name,
-    nearest_names,
-    read_checkpoint,
-    short_names,
-    step_of,
-)
+from envguard.acquire.runs.checkpoint_names import match_name, nearest_names, short_names
+from envguard.acquire.runs.checkpoints import Checkpoints, find_checkpoints, read_checkpoint, step_of
 from envguard.acquire.seam.bundle import load, save
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.seam.recorded import BundleHost, RecordingHost
@@ -72,8 +65,12 @@ def find(*roots: Path) -> Checkpoints:
     return find_checkpoints(LiveHost(), [str(root) for root in roots])
 
 
-def make(path: Path, seconds: int = 1_700_000_000) -> Path:
-    """A checkpoint whose one file was written at `seconds`; a directory unless the name has an extension."""
+START = 1_700_000_000
+
+
+def make(path: Path, seconds: int = 0) -> Path:
+    """A checkpoint whose one file was written `seconds` after START; a directory unless the name has an extension."""
+    seconds += START
     if path.suffix:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"weights")
@@ -172,8 +169,8 @@ def test_a_stamp_put_in_later_does_not_move_the_time_of_saving(tmp_path: Path) -
     file = make(tmp_path / "step_20.pt", 2_000)
     Path(f"{file}.envguard.json").write_text("{}")
     first, second = find(tmp_path).found
-    assert (first.saved_ns, first.stamp_path) == (1_000 * 10**9, f"{path}/envguard.json")
-    assert (second.saved_ns, second.stamp_path) == (2_000 * 10**9, f"{file}.envguard.json")
+    assert (first.saved_ns, first.stamp_path) == ((START + 1_000) * 10**9, f"{path}/envguard.json")
+    assert (second.saved_ns, second.stamp_path) == ((START + 2_000) * 10**9, f"{file}.envguard.json")
 
 
 def test_the_newest_run_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:
@@ -291,9 +288,9 @@ def stamp(path: Path, checkpoint: dict[str, object] | None) -> None:
 def test_what_bears_a_stamp_is_a_checkpoint_whatever_it_is_called(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "a"
     named: dict[str, object] = {"name": "x", "step": None, "files": {}, "samples": {}}
-    stamp(make(run / "final model", 1_700_000_300), named)
-    stamp(make(run / "best", 1_700_000_400), named)
-    stamp(make(run / "last.ckpt", 1_700_000_200), named)
+    stamp(make(run / "final model", 300), named)
+    stamp(make(run / "best", 400), named)
+    stamp(make(run / "last.ckpt", 200), named)
     make(run / "step_10")
     make(run / "latest")  # no stamp, no step: nothing says what it is
     stamp(run, None)  # a fingerprint of somebody's, put there under that name
@@ -318,7 +315,7 @@ def test_a_run_that_was_copied_without_its_times_is_told_once(tmp_path: Path) ->
             path = tmp_path / run / f"step_{step}.pt"
             path.parent.mkdir(exist_ok=True)
             path.touch()
-            os.utime(path, (2_000_000 - step * 10, 2_000_000 - step * 10))
+            os.utime(path, (START - step * 10, START - step * 10))
     found = find_checkpoints(LiveHost(), [str(tmp_path)])
     assert len(found.disorder) == 10
     told = found.disorder_told()

@@ -31,7 +31,9 @@ def write(path: Path, taken: Fingerprint) -> None:
     path.write_bytes(msgspec.json.encode(taken))
 
 
-def make(path: Path, seconds: int = 1_700_000_000, weights: bytes = b"weights") -> Path:
+def make(path: Path, seconds: int = 0, weights: bytes = b"weights") -> Path:
+    """A checkpoint that was written `seconds` after some moment."""
+    seconds += 1_700_000_000
     path.mkdir(parents=True)
     (path / "model.safetensors").write_bytes(weights)
     os.utime(path / "model.safetensors", (seconds, seconds))

@@ -3,6 +3,8 @@
     step_690/  step-690/  checkpoint-690/  global_step690/  iter_0000690/     directories
     epoch=3-step=690.ckpt  step_690.pt  step_690.safetensors                  files (the first also as a directory)
 
+    500/  0050000.pt                                                          the step alone, where weights are in it
+
 What bears a stamp of its own is one whatever it is called (`best/`, `final/`, `last.ckpt`).
 
 A *run directory* directly holds checkpoints: a configured place, or a folder in it. Order is the step in the name,
@@ -11,30 +13,48 @@ never the mtime: a copy writes the newest mtime on whatever it copies last.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import posixpath
 import re
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
 
-from envguard.acquire.seam.host import Host, Kind, Stat
+from envguard.acquire.runs.checkpoint_parts import (
+    STAMP_NAME,
+    STAMP_SUFFIX,
+    WEIGHTS,
+    File,
+    is_stamp_file,
+    is_unfinished,
+    judge,
+    judge_file,
+    roles,
+)
+from envguard.acquire.seam.host import Host, Kind
 from envguard.model.evidence import Unknown
 
-STAMP_NAME = "envguard.json"
-STAMP_SUFFIX = ".envguard.json"
+__all__ = [
+    "STAMP_NAME",
+    "STAMP_SUFFIX",
+    "Checkpoint",
+    "Checkpoints",
+    "find_checkpoints",
+    "read_checkpoint",
+    "step_of",
+]
 
-_EXTENSION = re.compile(r"(?:\.(?:ckpt|pt|pth|safetensors|bin|tar))+$")
+EXTENSION = re.compile(r"(?:\.(?:ckpt|pt|pth|safetensors|bin|tar))+$")
 _LIGHTNING = re.compile(r"(?:^|[^A-Za-z])(?:global_)?step=(\d+)(?!\d)")
 _COMMON = re.compile(r"(?:^|.*[_.-])(?:global_?step|step|checkpoint|ckpt|iter|iteration)[_-]?(\d+)$")
-# A trainer writes under such a name first and renames: what is still called so was never finished.
-_UNFINISHED = re.compile(r"^(?:tmp|temp)[_.-]|[_.-](?:tmp|temp|partial|incomplete)(?:[_.-]|$)", re.IGNORECASE)
+# A date or a time of day in seconds is no step.
+_NUMBER = re.compile(r"(?!20\d{6}$)\d{1,9}$")
+_POINTERS = {"latest_checkpointed_iteration.txt": ("iter_", "global_step"), "latest": ("global_step",)}
+"""Text that a trainer writes beside its checkpoints when a save has ended, and which of them it speaks of."""
 # Deep enough for lightning_logs/version_0/checkpoints and for outputs/<date>/<time>/checkpoints.
 _DEPTH = 4
 _MOST_FOLDERS = 20_000
@@ -48,9 +68,11 @@ class _Stamped(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint. `saved_ns` is the newest mtime among its own files, the stamp left out (ns since the epoch).
+    """One checkpoint. Times in ns since the epoch.
 
-    A directory's own mtime moves when a stamp is put into it, so it is not the time of saving.
+    It was saved from `first_ns` to `saved_ns`: the mtimes of its core files (`checkpoint_parts`), and what its stamp
+    proves, where that was read (`stamps.dated`). Both are 0 and `dated` is False where no file bears a believable
+    time. `incomplete` says what is missing of the save; None where nothing is.
     """
 
     name: str
@@ -62,6 +84,24 @@ class Checkpoint:
     btime_ns: int | None
     saved_ns: int
     stamp_path: str | None
+    dated: bool = True
+    by_stamp: bool = False
+    """The stamp's own time is taken in place of the files'."""
+    incomplete: str | None = None
+    began_ns: int | None = None
+    """The first mtime, where it is another than the last."""
+
+    @property
+    def first_ns(self) -> int:
+        return self.saved_ns if self.began_ns is None else self.began_ns
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What of a folder tells of the saves in it: its names, and the steps that pointer files name."""
+
+    names: frozenset[str] = frozenset()
+    pointed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,8 +130,16 @@ class Checkpoints:
     by_path: frozenset[str] = frozenset()
     """Those that lie in no place to look in, or have no name that tells: only their path finds them again."""
 
+    def with_times_of(self, dated: Iterable[Checkpoint]) -> Checkpoints:
+        """The same with the times that stamps prove, and the disorder that is left then."""
+        known = {item.path: item for item in dated}
+        found = sorted((known.get(item.path, item) for item in self.found), key=_order)
+        return replace(self, found=tuple(found), disorder=tuple(_disorder(found)))
+
     def reference(self, checkpoint: Checkpoint) -> str:
         """What names this one on a command line."""
+        from envguard.acquire.runs.checkpoint_names import short_name
+
         return checkpoint.path if checkpoint.path in self.by_path else short_name(checkpoint, self.found)
 
     def disorder_told(self) -> list[tuple[str, str]]:
@@ -120,24 +168,41 @@ class Checkpoints:
 def step_of(name: str) -> int | None:
     """The step in a checkpoint's name; None for a name that no checkpoint has.
 
-    >>> [step_of(name) for name in ("iter_0000690", "epoch=3-step=690.ckpt", "step_690.pt", "last.ckpt")]
-    [690, 690, 690, None]
+    >>> [step_of(name) for name in ("iter_0000690", "epoch=3-step=690.ckpt", "step_690.pt", "005000", "last.ckpt")]
+    [690, 690, 690, 5000, None]
     """
     if is_unfinished(name) or name.endswith(STAMP_SUFFIX):
         return None
-    stem = _EXTENSION.sub("", name)
+    stem = EXTENSION.sub("", name)
     match = _LIGHTNING.search(stem) or _COMMON.match(stem)
-    return int(match.group(1)) if match else None
-
-
-def is_unfinished(name: str) -> bool:
-    """Whether a trainer calls so what it still writes."""
-    return name.startswith(".") or bool(_UNFINISHED.search(name))
+    if match:
+        return int(match.group(1))
+    return int(stem) if _NUMBER.match(stem) else None
 
 
 def is_checkpoint(name: str, kind: Kind) -> bool:
-    """Whether an entry of that name and kind is a checkpoint: a file needs an extension that weights have."""
-    return step_of(name) is not None and (kind == "directory" or bool(_EXTENSION.search(name)))
+    """Whether an entry of that name and kind is a checkpoint: a file needs an extension that weights have. A folder
+    that is called by a number alone (`500`) needs weights in it besides, see `holds_weights`."""
+    return step_of(name) is not None and (kind == "directory" or bool(EXTENSION.search(name)))
+
+
+def holds_weights(host: Host, folder: str) -> bool:
+    """Whether a folder is a checkpoint by what is in it: tensors, or a record that trainers write into one, at its
+    top or one level down, and no checkpoint of its own. Raises OSError."""
+    names = host.listing(folder)
+    if any(name == STAMP_NAME for name, _ in names):
+        return True
+    inner = (host.listing(f"{folder}/{name}") for name, kind in names if kind == "directory" and name[0] != ".")
+    levels = (names, *inner)
+    if any(is_checkpoint(name, kind) for level in levels for name, kind in level):
+        return False
+    return any(_has_core(level) for level in levels)
+
+
+def _has_core(names: Iterable[tuple[str, Kind]]) -> bool:
+    """A `.ckpt` is a checkpoint by itself, and its folder is a run's."""
+    found = roles(name for name, kind in names if kind in ("file", "link") and not name.endswith(".ckpt"))
+    return any(role == "state" or (role == "weights" and name.endswith(WEIGHTS)) for name, role in found.items())
 
 
 def find_checkpoints(host: Host, roots: Iterable[str], named: Iterable[str] = ()) -> Checkpoints:
@@ -161,7 +226,7 @@ def _order(checkpoint: Checkpoint) -> tuple[str, int, int, str]:
 def _disorder(found: list[Checkpoint]) -> Iterable[Disorder]:
     for lower, higher in pairwise(found):
         numbered = lower.step is not None and lower.run_directory == higher.run_directory
-        if numbered and lower.step != higher.step and higher.saved_ns < lower.saved_ns:
+        if numbered and lower.step != higher.step and higher.dated and higher.saved_ns < lower.saved_ns:
             yield Disorder(lower, higher)
 
 
@@ -194,11 +259,12 @@ class _Search:
     def _take(self, folder: str, names: tuple[tuple[str, Kind], ...], depth: int) -> None:
         inner = []
         every = {name for name, _ in names}
+        near = read_beside(self.host, folder, every)
         if depth and STAMP_NAME in every and self._is_stamp(f"{folder}/{STAMP_NAME}"):
             self._add_stamped(folder)
         for name, kind in names:
             path = f"{folder}/{name}"
-            if step_of(name) is not None and self._add(path, name, folder, kind):
+            if step_of(name) is not None and self._add(path, name, folder, kind, near):
                 continue
             if kind == "file" and name + STAMP_SUFFIX in every and self._is_stamp(path + STAMP_SUFFIX):
                 self._add_stamped(path)
@@ -246,9 +312,11 @@ class _Search:
         if checkpoint is not None:
             self.found.setdefault(path, checkpoint)
 
-    def _add(self, path: str, name: str, folder: str, kind: Kind) -> bool:
+    def _add(self, path: str, name: str, folder: str, kind: Kind, near: Beside) -> bool:
         try:
-            checkpoint = read_checkpoint(self.host, path, folder)
+            if name.isdecimal() and kind != "file" and not holds_weights(self.host, path):
+                return False
+            checkpoint = read_checkpoint(self.host, path, folder, near)
         except FileNotFoundError:
             return kind == "link"  # a dangling link: nothing to resume from
         except OSError as error:
@@ -260,97 +328,94 @@ class _Search:
         return True
 
 
-def read_checkpoint(host: Host, path: str, run_directory: str | None = None) -> Checkpoint | None:
-    """The checkpoint at `path`, whatever its name; None for what is neither file nor directory. Raises OSError."""
+def read_checkpoint(
+    host: Host, path: str, run_directory: str | None = None, near: Beside | None = None
+) -> Checkpoint | None:
+    """The checkpoint at `path`, whatever its name; None for what is neither file nor directory. Raises OSError.
+
+    The stamp of a link lies beside what it leads to. `near` is what is beside it, where that was read already.
+    """
     path = path.rstrip("/") or "/"
     folder, name = posixpath.split(path)
-    facts = host.stat(path)
+    facts, real = host.stat(path), path
     if facts.is_link:
-        facts = host.stat_target(path)
+        facts, real = host.stat_target(path), host.realpath(path)
+    near = near if near is not None else read_beside(host, folder or "/")
     kind: Literal["file", "directory"]
     if facts.is_directory:
-        kind, stamp = "directory", f"{path}/{STAMP_NAME}"
-        saved = _newest_file(host, path, facts)
+        kind, stamps = "directory", [f"{path}/{STAMP_NAME}"]
+        judged = judge(name, _files(host, path))
     elif facts.is_file:
-        kind, stamp, saved = "file", path + STAMP_SUFFIX, facts.mtime_ns
+        kind, stamps = "file", list(dict.fromkeys((real + STAMP_SUFFIX, path + STAMP_SUFFIX)))
+        judged = judge_file(name, facts.size, facts.mtime_ns)
     else:
         return None
+    step = step_of(name)
     return Checkpoint(
         name=name,
         path=path,
         kind=kind,
-        step=step_of(name),
+        step=step,
         run_directory=run_directory or folder or ".",
         mtime_ns=facts.mtime_ns,
         btime_ns=facts.btime_ns,
-        saved_ns=saved,
-        stamp_path=stamp if host.find(stamp) is not None else None,
+        saved_ns=judged.last_ns or 0,
+        stamp_path=next((stamp for stamp in stamps if host.find(stamp) is not None), None),
+        dated=judged.last_ns is not None,
+        incomplete=_unended(name, step, near) or judged.incomplete,
+        began_ns=judged.first_ns,
     )
 
 
-def _newest_file(host: Host, path: str, facts: Stat) -> int:
-    names = [
-        name
-        for name, kind in host.listing(path)
-        if kind == "file" and name != STAMP_NAME and not name.startswith(f".{STAMP_NAME}.")
-    ]
-    times = []
-    seen = host.stats(path, names)
+def read_beside(host: Host, folder: str, names: Iterable[str] | None = None) -> Beside:
+    """What of a folder tells of the saves in it; nothing where it cannot be read, as a checkpoint in it still can."""
+    pointed: dict[str, int] = {}
+    try:
+        every = frozenset(names if names is not None else (name for name, _ in host.listing(folder)))
+        for pointer in _POINTERS.keys() & every:
+            word = host.read(f"{folder}/{pointer}", 64).strip().decode("ascii", "replace")
+            step = int(word) if word.isdecimal() else step_of(word)
+            if step is not None:
+                pointed[pointer] = step
+    except OSError:
+        return Beside(frozenset(names or ()), pointed)
+    return Beside(every, pointed)
+
+
+def _unended(name: str, step: int | None, near: Beside) -> str | None:
+    """What beside a checkpoint says that its save did not end."""
+    for stem in dict.fromkeys((name, re.sub(r"\.(?:ckpt|nemo)$", "", name))):
+        if f"{stem}-unfinished" in near.names:
+            return f"{stem}-unfinished marks it"
+    for pointer, pointed in near.pointed.items():
+        if step is not None and step > pointed and name.startswith(_POINTERS[pointer]):
+            return f"{pointer}, which is written last, still names {pointed}"
+    return None
+
+
+def _files(host: Host, path: str) -> list[File]:
+    """Every file of a checkpoint folder; below its top only where it has folders of its own. Raises OSError."""
+    names = [(name, kind) for name, kind in host.listing(path) if not is_stamp_file(name)]
+    if any(kind == "directory" for _, kind in names):
+        walk = host.walk(path)
+        # What another rank renamed while this one looked is no part of the checkpoint.
+        unseen = [(inner, why) for inner, why in walk.failed if why != os.strerror(errno.ENOENT)]
+        if unseen:
+            raise PermissionError(errno.EACCES, unseen[0][1], f"{path}/{unseen[0][0]}")
+        found = [File(name, facts.size, facts.mtime_ns) for name, facts in walk.entries if facts.is_file]
+        return found + _stats(host, path, [name for name, facts in walk.entries if facts.is_link], links=True)
+    found = _stats(host, path, [name for name, kind in names if kind == "file"])
+    return found + _stats(host, path, [name for name, kind in names if kind == "link"], links=True)
+
+
+def _stats(host: Host, path: str, names: list[str], links: bool = False) -> list[File]:
+    found: list[File] = []
+    seen = host.stats(path, names) if names else ()
     for name, size, mtime in zip(names, seen[::4], seen[1::4], strict=True):
         if size >= 0:
-            times.append(mtime)
-        elif size != -errno.ENOENT:  # else another rank renamed it while this one looked
+            found.append(File(name, size, mtime))
+        elif links and size == -errno.ENOENT:
+            found.append(File(name, None, 0))
+        elif size not in (-errno.ENOENT, -errno.EISDIR):  # ENOENT: renamed meanwhile
             raise OSError(-size, os.strerror(-size), f"{path}/{name}")
-    return max(times, default=facts.mtime_ns)
-
-
-def match_name(checkpoints: Iterable[Checkpoint], name: str) -> tuple[Checkpoint, ...]:
-    """The checkpoints that `name` may mean: of that very name (extension left out or not, run directory before it
-    or not); where there is none, of that step in whatever layout. Several are for the person to choose from."""
-    every = tuple(checkpoints)
-    wanted = name.strip("/")
-    exact = tuple(item for item in every if _is_called(item, wanted))
-    if exact or "/" in wanted:
-        return exact
-    step = int(wanted) if wanted.isdecimal() else step_of(wanted)
-    return tuple(item for item in every if step is not None and item.step == step)
-
-
-def short_name(checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> str:
-    """The shortest that `match_name` takes for this one alone: its name, else folders before it, as in
-    `exp1/step_200`, else its path. A command that is proposed has to work where two runs have a step_200."""
-    return short_names(checkpoints)[checkpoint.path]
-
-
-def short_names(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
-    """Path → the short name of each: where several runs have a step_200, no list is to call them alike."""
-    every = tuple(checkpoints)
-    # What `match_name` would find under each name, counted once: asked for each of thousands, it takes their square.
-    number = Counter(name for item in every for name in {item.name, _EXTENSION.sub("", item.name), *_endings(item)})
-    return {item.path: next((name for name in _ways(item) if number[name] == 1), item.path) for item in every}
-
-
-def _endings(checkpoint: Checkpoint) -> list[str]:
-    """The path's last two parts, its last three, and so on, shortest first."""
-    parts = checkpoint.path.strip("/").split("/")
-    return ["/".join(parts[-count:]) for count in range(2, len(parts) + 1)]
-
-
-def _ways(checkpoint: Checkpoint) -> list[str]:
-    return [checkpoint.name, *_endings(checkpoint)[:-1]]
-
-
-def _is_called(checkpoint: Checkpoint, wanted: str) -> bool:
-    if "/" in wanted:
-        return checkpoint.path.endswith(f"/{wanted}")
-    return wanted in (checkpoint.name, _EXTENSION.sub("", checkpoint.name))
-
-
-def nearest_names(checkpoints: Iterable[Checkpoint], name: str, most: int = 4) -> tuple[str, ...]:
-    """Names to suggest where `name` is not found: by spelling, then by distance in steps."""
-    every = {item.name: item.step for item in checkpoints}
-    step = int(name) if name.isdecimal() else step_of(name)
-    if step is None:
-        close = difflib.get_close_matches(name, every, n=most, cutoff=0.5)
-        return tuple(close or sorted(every, key=lambda each: (-(every[each] or 0), each))[:most])
-    return tuple(sorted(every, key=lambda each: (abs((every[each] or 0) - step), each))[:most])
+    return found

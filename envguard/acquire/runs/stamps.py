@@ -7,12 +7,14 @@ import errno
 import hashlib
 import os
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
 
 from envguard import clock
-from envguard.acquire.runs.checkpoints import STAMP_NAME, STAMP_SUFFIX, Checkpoint, read_checkpoint, step_of
+from envguard.acquire.runs.checkpoint_parts import STAMP_NAME, STAMP_SUFFIX, File, is_stamp_file, judge, roles
+from envguard.acquire.runs.checkpoints import Checkpoint, read_checkpoint, step_of
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import reason
 from envguard.model.fingerprint import CheckpointRef, Fingerprint
@@ -22,6 +24,8 @@ MAX_STAMP = 64 << 20
 # Two steps of one run have files of the same names and sizes. Their weights differ everywhere, and a zip ends with
 # the checksums of what it holds, so that a few bytes from both ends tell them apart.
 SAMPLE_BYTES = 4096
+# A file server's clock, and the milliseconds to which a stamp has its own time.
+SKEW_NS = 2 * clock.NS
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Stamp:
     """The stamp of a checkpoint. `why_not` says why it counts as none; None where it counts.
 
     `fingerprint` is None where the file could not be read as one, and where it is not as it was written (`altered`).
+    Of one that counts, `checkpoint` has its time (`dated`), and `notes` say what changed in the checkpoint since.
     """
 
     path: str
@@ -36,6 +41,14 @@ class Stamp:
     fingerprint: Fingerprint | None
     why_not: str | None
     altered: bool = False
+    notes: tuple[str, ...] = ()
+    undecided: bool = False
+    """Whether it is this checkpoint's cannot be determined."""
+
+    @property
+    def unread(self) -> bool:
+        """Whether it is there and what it says of this checkpoint is not known: nobody may act as if it were not."""
+        return self.fingerprint is None or self.undecided
 
     @property
     def counts(self) -> bool:
@@ -45,12 +58,6 @@ class Stamp:
 def stamp_path(checkpoint: str, is_directory: bool) -> str:
     """Where the stamp of a checkpoint lies: inside a directory, beside a file."""
     return f"{checkpoint.rstrip('/')}/{STAMP_NAME}" if is_directory else checkpoint + STAMP_SUFFIX
-
-
-def saved_ns(host: Host, checkpoint: str) -> int:
-    """When the newest of the checkpoint's own files was written (ns). Raises OSError."""
-    found = read_checkpoint(host, checkpoint)
-    return found.saved_ns if found is not None else host.stat(checkpoint).mtime_ns
 
 
 def reference(host: Host, checkpoint: str) -> CheckpointRef:
@@ -75,17 +82,12 @@ def reference(host: Host, checkpoint: str) -> CheckpointRef:
     return CheckpointRef(name=name, step=step_of(name), files=files, samples=samples)
 
 
-def is_stamp_file(path: str) -> bool:
-    """A stamp, or one that is being written: never a part of the checkpoint."""
-    name = posixpath.basename(path)
-    return name == STAMP_NAME or name.startswith(f".{STAMP_NAME}.") or STAMP_SUFFIX in name
-
-
-def sample(host: Host, path: str, size: int) -> str:
-    """A digest of the first and the last bytes of a file, 16 hex digits. Raises OSError."""
-    hasher = hashlib.sha256(host.read(path, SAMPLE_BYTES))
+def sample(host: Host, path: str, size: int, at: int | None = None) -> str:
+    """A digest of the first and the last bytes of a file, 16 hex digits; `at`: as it was when it ended there. Raises
+    OSError."""
+    hasher = hashlib.sha256(host.read(path, SAMPLE_BYTES if at is None else min(at, SAMPLE_BYTES)))
     if size > SAMPLE_BYTES:
-        hasher.update(host.read(path, SAMPLE_BYTES, -SAMPLE_BYTES))
+        hasher.update(host.read(path, SAMPLE_BYTES, -SAMPLE_BYTES if at is None else at - SAMPLE_BYTES))
     return hasher.hexdigest()[:16]
 
 
@@ -130,41 +132,115 @@ def read_stamp(host: Host, checkpoint: Checkpoint | str) -> Stamp | None:
         return Stamp(found.stamp_path, found, None, f"the stamp cannot be believed: {error}", altered=True)
     except NoFingerprint as error:
         return Stamp(found.stamp_path, found, None, f"the stamp cannot be read: {error}")
-    return Stamp(found.stamp_path, found, fingerprint, _why_not(host, found, fingerprint))
+    why_not = _why_not(found, fingerprint)
+    if why_not is not None or fingerprint.checkpoint is None:
+        return Stamp(found.stamp_path, found, fingerprint, why_not or "the stamp names no checkpoint")
+    same = _identity(host, found, fingerprint.checkpoint)
+    if same.why_not is not None:
+        return Stamp(found.stamp_path, found, fingerprint, same.why_not, undecided=same.undecided)
+    return Stamp(found.stamp_path, dated(found, fingerprint), fingerprint, None, notes=same.notes)
 
 
-def _why_not(host: Host, checkpoint: Checkpoint, stamp: Fingerprint) -> str | None:
+def dated(checkpoint: Checkpoint, stamp: Fingerprint) -> Checkpoint:
+    """The checkpoint with the time that its stamp proves: it was saved no later than that, whatever a copy, a move or
+    an object store wrote as the times of its files."""
+    try:
+        taken = clock.nanoseconds(stamp.taken_at)
+    except ValueError:
+        return checkpoint
+    if checkpoint.dated and checkpoint.saved_ns <= taken + SKEW_NS:
+        return checkpoint
+    first = min(checkpoint.first_ns, taken) if checkpoint.dated else taken
+    return replace(checkpoint, began_ns=first, saved_ns=taken, dated=True, by_stamp=True)
+
+
+def _why_not(checkpoint: Checkpoint, stamp: Fingerprint) -> str | None:
     if stamp.origin == "retrospective":
         return f"the stamp was made afterwards ({clock.local(stamp.taken_at)}) and says nothing of the time of saving"
-    if stamp.checkpoint is None:
-        return "the stamp names no checkpoint"
-    if stamp.checkpoint.step is not None and checkpoint.step is not None and stamp.checkpoint.step != checkpoint.step:
-        return f"the stamp is of step {stamp.checkpoint.step} ({stamp.checkpoint.name}) and was copied here"
-    return _other_files(host, checkpoint, stamp.checkpoint)
-
-
-def _other_files(host: Host, checkpoint: Checkpoint, named: CheckpointRef) -> str | None:
-    """Sizes tell a stamp that was copied from another run; files that were pruned since are no objection."""
-    same = 0
-    for name, size in named.files.items():
-        if checkpoint.kind == "directory":
-            path = posixpath.normpath(f"{checkpoint.path}/{name}")
-        else:
-            # A file that was renamed with its stamp is still the file of that size.
-            path = checkpoint.path if len(named.files) == 1 else f"{posixpath.dirname(checkpoint.path)}/{name}"
-        if checkpoint.kind == "directory" and (not path.startswith(f"{checkpoint.path}/") or name == STAMP_NAME):
-            continue
-        try:
-            there = host.stat_target(path)
-            if there.size != size:
-                return f"the stamp is of another {named.name}: {name} had {size} bytes and has {there.size}"
-            if name in named.samples and sample(host, path, size) != named.samples[name]:
-                return f"the stamp is of another {named.name}: {name} has its size and not its content"
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            return f"whether the stamp is of this checkpoint cannot be told: {name}: {reason(error)}"
-        same += 1
-    if named.files and not same:
-        return f"the stamp is of another {named.name}: none of its files is here"
+    named = stamp.checkpoint
+    if named is not None and named.step is not None and checkpoint.step is not None and named.step != checkpoint.step:
+        return f"the stamp is of step {named.step} ({named.name}) and was copied here"
     return None
+
+
+Now = Literal["same", "grown", "other", "gone"]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """How a file that a stamp names is now. `grown`: it begins with all that the stamp saw of it."""
+
+    name: str
+    now: Now
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class _Identity:
+    why_not: str | None
+    undecided: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def _identity(host: Host, checkpoint: Checkpoint, named: CheckpointRef) -> _Identity:
+    """Whether a stamp is of this checkpoint, and what has changed in it since.
+
+    Weights decide; where none of them is here, the trainer's state, a consolidated copy, whatever else was named.
+    Files that were pruned since are no objection. A file that has grown from what the stamp saw of it is one whose
+    save went on, as an asynchronous one does.
+    """
+    rank = roles(named.files)
+    unended = _unended(named)
+    ended_since = unended and checkpoint.incomplete is None
+    notes: list[str] = []
+    decided = False
+    for role in ("weights", "state", "consolidated", "side"):
+        try:
+            every = [_held(host, checkpoint, named, name) for name, each in rank.items() if each == role]
+        except OSError as error:
+            why = f"the stamp cannot be held against this checkpoint: {reason(error)}"
+            return _Identity(why, undecided=True)
+        went_on = ("other", "grown") if unended and not ended_since else ("other",)
+        others = [item for item in every if item.now in went_on]
+        grown = [item.name for item in every if item.now == "grown" and item not in others]
+        notes += [f"{name} was still being written when it was stamped" for name in grown]
+        if others and not decided:
+            if role == "weights" and ended_since:
+                why = (
+                    f"the stamp was made while the checkpoint was being written, and {others[0].name} {others[0].how}"
+                )
+                return _Identity(why, undecided=True)
+            return _Identity(f"the stamp is of another {named.name}: {others[0].name} {others[0].how}")
+        notes += [f"{item.name} was edited after it was stamped" for item in others]
+        decided = decided or any(item.now != "gone" for item in every)
+    if named.files and not decided:
+        return _Identity(f"the stamp is of another {named.name}: none of its files is here")
+    return _Identity(None, notes=tuple(notes))
+
+
+def _unended(named: CheckpointRef) -> bool:
+    """Whether the save had not ended when the stamp was made, by the files that it names."""
+    return judge(named.name, [File(name, size, 0) for name, size in named.files.items()]).incomplete is not None
+
+
+def _held(host: Host, checkpoint: Checkpoint, named: CheckpointRef, name: str) -> _Held:
+    """Raises OSError."""
+    size = named.files[name]
+    if checkpoint.kind == "directory":
+        path = posixpath.normpath(f"{checkpoint.path}/{name}")
+        if not path.startswith(f"{checkpoint.path}/"):
+            return _Held(name, "gone")
+    else:
+        # A file that was renamed with its stamp is still the file of that size.
+        path = checkpoint.path if len(named.files) == 1 else f"{posixpath.dirname(checkpoint.path)}/{name}"
+    try:
+        there = host.stat_target(path).size
+        if there == size:
+            if name not in named.samples or sample(host, path, size) == named.samples[name]:
+                return _Held(name, "same")
+            return _Held(name, "other", "has its size and not its content")
+        if there > size and named.samples.get(name) == sample(host, path, size, at=size):
+            return _Held(name, "grown", f"had {size} bytes and has {there}")
+    except (FileNotFoundError, NotADirectoryError):
+        return _Held(name, "gone")
+    return _Held(name, "other", f"had {size} bytes and has {there}")

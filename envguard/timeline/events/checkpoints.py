@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from envguard import clock
 from envguard.acquire.processes.live_processes import EnvironmentProcess
-from envguard.acquire.runs.checkpoints import Checkpoint, short_names
+from envguard.acquire.runs.checkpoint_names import short_names
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.model.event import CheckpointView, Event
 from envguard.model.evidence import Evidence
 from envguard.timeline.events.happening import make_event, moment
@@ -16,43 +17,52 @@ COPIED_NS = 2_000_000_000
 
 
 def checkpoint_events(checkpoints: Sequence[Checkpoint]) -> Iterable[Event]:
-    """One event a checkpoint, at the newest mtime of its own files."""
+    """One event a checkpoint whose time is known: from the first to the last mtime of its core files, or at its
+    stamp's own time."""
     names = short_names(checkpoints)
     for checkpoint in checkpoints:
+        if not checkpoint.dated:
+            continue
         copied = is_copy(checkpoint)
-        evidence = [
-            Evidence(
-                witness="checkpoint", path=checkpoint.path, field="mtime", value=clock.iso_ns(checkpoint.saved_ns)
-            )
-        ]
+        value = clock.iso_ns(checkpoint.saved_ns)
+        if checkpoint.by_stamp and checkpoint.stamp_path is not None:
+            evidence = [Evidence(witness="stamp", path=checkpoint.stamp_path, field="taken_at", value=value)]
+            # The checkpoint's own path is what tells this event from that of another one of the name.
+            evidence.append(Evidence(witness="checkpoint", path=checkpoint.path, field="stamp", value=value))
+        else:
+            evidence = [Evidence(witness="checkpoint", path=checkpoint.path, field="mtime", value=value)]
         summary = f"{names[checkpoint.path]} saved"
+        if checkpoint.incomplete is not None:
+            summary += f", and not complete: {checkpoint.incomplete}"
         if copied and checkpoint.btime_ns is not None:
             born = clock.iso_ns(checkpoint.btime_ns)
             evidence.append(Evidence(witness="checkpoint", path=checkpoint.path, field="btime", value=born))
             summary += " (copied here later: its birth is after its last writing)"
+        long = checkpoint.saved_ns - checkpoint.first_ns >= clock.NS
         yield make_event(
             "checkpoint.saved",
             checkpoint.name,
-            checkpoint.saved_ns,
-            None,
+            checkpoint.first_ns if long else checkpoint.saved_ns,
+            checkpoint.saved_ns if long else None,
             summary,
             evidence,
-            best="weak" if copied else "strong",
+            best="weak" if copied and not checkpoint.by_stamp else "strong",
         )
 
 
 def is_copy(checkpoint: Checkpoint) -> bool:
     """Whether the checkpoint lies here as a copy that kept its times."""
-    return checkpoint.btime_ns is not None and checkpoint.btime_ns > checkpoint.saved_ns + COPIED_NS
+    born = checkpoint.btime_ns
+    return checkpoint.dated and born is not None and born > checkpoint.saved_ns + COPIED_NS
 
 
 def checkpoint_view(checkpoint: Checkpoint, stamped: bool) -> CheckpointView:
-    """The checkpoint that the answer is about."""
+    """The checkpoint that the answer is about; no time where none is known."""
     return CheckpointView(
         name=checkpoint.name,
         path=checkpoint.path,
         step=checkpoint.step,
-        time=moment(checkpoint.saved_ns, 0.01),
+        time=moment(checkpoint.saved_ns, 0.01) if checkpoint.dated else None,
         stamped=stamped,
     )
 

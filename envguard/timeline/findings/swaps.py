@@ -135,7 +135,10 @@ def gap(lead: Swap, checkpoint: Checkpoint) -> str:
     """The sentence of the story: `torch replaced 11 min 04 s after step_690`."""
     apart = (lead.group.start_ns - checkpoint.saved_ns) / clock.NS
     when = "after" if apart >= 0 else "before"
-    return f"{lead.change.name} {'perhaps ' * lead.perhaps}replaced {clock.span(apart)} {when} {checkpoint.name}"
+    what = f"{lead.change.name} {'perhaps ' * lead.perhaps}replaced"
+    if checkpoint.first_ns <= lead.group.start_ns <= checkpoint.saved_ns:
+        return f"{what} between the first and the last file of {checkpoint.name}"
+    return f"{what} {clock.span(apart)} {when} {checkpoint.name}"
 
 
 def _removed_with_it(gone: Sequence[Event]) -> Iterator[str]:
@@ -179,7 +182,11 @@ def _swap_finding(
     parts += _removed_with_it(gone)
     events = [swap.event for swap in swaps]
     if checkpoint is not None and saved is not None:
-        if earlier is None and not lead.perhaps:
+        if checkpoint.first_ns <= lead.group.start_ns <= checkpoint.saved_ns:
+            parts.append(f"Which of the two builds made {checkpoint.name} is not known.")
+        elif checkpoint.incomplete is not None:
+            parts.append(f"{checkpoint.name} was saved before that and is not complete: {checkpoint.incomplete}.")
+        elif earlier is None and not lead.perhaps:
             parts.append(f"{checkpoint.name} was saved before that: it is clean, made with the old build.")
         events.insert(0, saved)
     # Where it was replaced twice, the build that this run took away need not be the checkpoint's.
