@@ -725,7 +725,6 @@ def save(path: Path, content: bytes = b"w" * 20_000) -> Path:
         (path / "model.safetensors").write_bytes(content)
         (path / "inner").mkdir()
         (path / "inner" / "__0_0.distcp").write_bytes(content[::-1])
-        (path / "inner" / ".metadata").write_bytes(b"m")
     return path
 
 

@@ -50,7 +50,7 @@ def compare_references(
     unknown = [item for item in found if isinstance(item, Unknown)]
     return report(
         (*left.changes, *right.changes, *changes, *_settings(a, b)),
-        (*left.unknown, *right.unknown, *unknown),
+        (*a.undecided, *b.undecided, *left.unknown, *right.unknown, *unknown),
         policy,
         side_of(one, a.label),
         side_of(two, b.label),

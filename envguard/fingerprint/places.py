@@ -10,6 +10,7 @@ from typing import Literal
 from envguard.acquire.runs.checkpoints import Checkpoint, Checkpoints, find_checkpoints
 from envguard.acquire.seam.host import Host
 from envguard.fingerprint.lock import Lock
+from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 
 ReferenceKind = Literal["checkpoint", "fingerprint", "lock", "bundle", "live", "journal", "baseline"]
@@ -29,6 +30,10 @@ class Reference:
     no_stamp: str | None = None
     altered: bool = False
     """There is a stamp, and it is not as it was written: nobody may act on it, nor as if it were not there."""
+    unread: bool = False
+    """There is a stamp, and what it says of the checkpoint is not known: nobody may act as if it were not there."""
+    undecided: tuple[Unknown, ...] = ()
+    """What keeps this reference from being, for certain, the one that was meant."""
     settings: Mapping[str, str] | None = None
     """Plain hyper-parameters that the run wrote beside the checkpoint."""
     notes: tuple[str, ...] = ()

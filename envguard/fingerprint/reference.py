@@ -10,20 +10,17 @@ step_690                a checkpoint of that name (or step) in the places where 
 
 from __future__ import annotations
 
+import errno
+import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from envguard.acquire.runs.checkpoint_at import NotOne, checkpoint_at
 from envguard.acquire.runs.checkpoint_names import match_name, nearest_names, short_name, short_names
-from envguard.acquire.runs.checkpoints import (
-    STAMP_NAME,
-    STAMP_SUFFIX,
-    Checkpoint,
-    Checkpoints,
-    find_checkpoints,
-    read_checkpoint,
-)
+from envguard.acquire.runs.checkpoint_parts import WEIGHTS
+from envguard.acquire.runs.checkpoints import Checkpoint, Checkpoints
 from envguard.acquire.runs.hparams import find_hparams
 from envguard.acquire.runs.own_records import read_journal
 from envguard.acquire.runs.stamps import Altered, NoFingerprint, parse_fingerprint, read_stamp
@@ -41,8 +38,8 @@ from envguard.state import journal
 BASELINE = "baseline"
 _JOURNAL = re.compile(r"@(\d+)")
 _GZIP = b"\x1f\x8b"
-_WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors", ".bin", ".tar", ".distcp")
-_OF_CHECKPOINTS = (".metadata", "trainer_state.json", "meta.json", "latest")
+_MOST_RUNS = 200
+"""Run directories in which a name without a step is looked for."""
 
 
 def resolve(text: str, places: Places) -> Reference:
@@ -53,48 +50,78 @@ def resolve(text: str, places: Places) -> Reference:
         return _journal_entry(int(match[1]), places)
     path = places.path(text)
     try:
-        facts = places.host.stat_target(path) if text else None
+        there = bool(text) and places.host.stat_target(path) is not None
     except (FileNotFoundError, NotADirectoryError):
-        facts = None
+        there = False
     except OSError as error:
         raise _unreadable(text, path, error) from error
-    if facts is not None:
-        return _of_path(text, path, places, is_directory=facts.is_directory)
+    if there:
+        return _of_path(text, path, places)
     if is_id(text):
         return _of_id(text, places)
     return _of_name(text, places)
 
 
-def resolve_default(places: Places, resuming: str | None = None) -> Reference:
-    """The REF that is meant where none is given: the checkpoint being resumed; the highest stamped step of the run
-    whose newest checkpoint is newest; the recorded first start; the configured lock. Raises `UsageError`.
+def resolve_default(places: Places) -> Reference:
+    """The REF that is meant where none is given: the highest stamped step of the run whose newest checkpoint is
+    newest; the recorded first start; the configured lock. Raises `UsageError`.
 
-    A stamp that was altered is not passed over: an older one that matches would open the gate that it should close.
+    A stamp that cannot be read or believed is not passed over: an older one that matches would open the gate that it
+    should close.
     """
-    if resuming is not None:
-        return resolve(resuming, places)
     checkpoints = places.checkpoints()
-    doubts = [f"{item.what} could not be read: {item.why}" for item in checkpoints.unknown]
     passed_over: list[Reference] = []
     names = short_names(checkpoints.found)
-    for checkpoint in reversed(checkpoints.newest_run()):
+    run = newest_run(places)
+    doubts, undecided = _doubts(checkpoints, run)
+    for checkpoint in reversed(run):
         found = of_checkpoint(checkpoint, places.host, names[checkpoint.path])
-        if found.fingerprint is not None or found.altered:
-            doubts += [item.says for item in checkpoints.disorder if checkpoint in (item.lower, item.higher)]
-            return replace(found, notes=(*found.notes, *_passed_over(passed_over), *doubts))
+        if found.fingerprint is not None or found.unread:
+            pairs = [item.says for item in checkpoints.disorder if checkpoint in (item.lower, item.higher)]
+            notes = (*found.notes, *_passed_over(passed_over), *doubts, *pairs)
+            return replace(found, notes=notes, undecided=undecided)
         passed_over.append(found)
     doubts = [*_passed_over(passed_over), *doubts]
     if places.baseline is not None and places.host.find(places.baseline) is not None:
         found = _of_fingerprint_file(BASELINE, places.baseline, places.host, "baseline")
-        return replace(found, notes=(*found.notes, *doubts))
+        return replace(found, notes=(*found.notes, *doubts), undecided=undecided)
     if places.lock is not None:
-        found = _of_path(places.lock, places.path(places.lock), places, is_directory=False)
-        return replace(found, notes=(*found.notes, *doubts))
+        found = _of_path(places.lock, places.path(places.lock), places)
+        return replace(found, notes=(*found.notes, *doubts), undecided=undecided)
+    others = [item for item in checkpoints.found if item.stamp_path is not None and item not in run]
+    if others:
+        last = short_name(others[-1], checkpoints.found)
+        where = _shown(run[-1].run_directory, places.start)
+        raise UsageError(
+            f"no reference is given, and the newest run, {where}, has no stamped checkpoint",
+            f"other runs have {len(others)}: name one, such as {last}",
+        )
     raise UsageError(
         "no reference is given and none is recorded: no stamped checkpoint, no baseline, no lock",
         "name one (a checkpoint, a fingerprint file, a lock file, @1), or record one at the first start: "
         "`envguard launch --baseline -- COMMAND`",
     )
+
+
+def _doubts(checkpoints: Checkpoints, run: Sequence[Checkpoint]) -> tuple[list[str], tuple[Unknown, ...]]:
+    """What of the places could not be read: in words, and what of it may be a later checkpoint of the run taken."""
+    words = [f"{item.what} could not be read: {item.why}" for item in checkpoints.unknown]
+    later = [path for path in checkpoints.unseen if run and posixpath.dirname(path) == run[0].run_directory]
+    why = "it could not be read, and may be the later one"
+    return words, tuple(Unknown(f"checkpoint {path}", why, "refused") for path in later)
+
+
+def newest_run(places: Places) -> tuple[Checkpoint, ...]:
+    """The checkpoints, by step, of the run whose newest checkpoint is newest, by the times that stamps prove."""
+
+    def dated(checkpoint: Checkpoint) -> Checkpoint:
+        try:
+            stamp = read_stamp(places.host, checkpoint)
+        except OSError:
+            return checkpoint  # who takes the run meets the same error and reports it
+        return stamp.checkpoint if stamp is not None else checkpoint
+
+    return places.checkpoints().newest_run(dated)
 
 
 def _passed_over(unstamped: Sequence[Reference]) -> Iterator[str]:
@@ -109,11 +136,11 @@ def _passed_over(unstamped: Sequence[Reference]) -> Iterator[str]:
 
 def stamps_of_newest(places: Places, unseen: list[Unknown]) -> dict[str, Fingerprint]:
     """The last stamp that counts and the recorded first start, by label: second witnesses for `verify`. A later stamp
-    that was altered goes into `unseen`: what it would have said against RECORD is not known."""
+    that cannot be read or believed goes into `unseen`: what it would have said against RECORD is not known."""
     found: dict[str, Fingerprint] = {}
-    for checkpoint in reversed(places.checkpoints().newest_run()):
+    for checkpoint in reversed(newest_run(places)):
         reference = of_checkpoint(checkpoint, places.host)
-        if reference.altered:
+        if reference.unread:
             unseen.append(Unknown(f"stamp of {checkpoint.name}", reference.no_stamp or ""))
         if reference.fingerprint is not None:
             found[f"stamp of {checkpoint.name}"] = reference.fingerprint
@@ -148,6 +175,10 @@ def of_checkpoint(checkpoint: Checkpoint, host: Host, label: str | None = None) 
         raise _unreadable(checkpoint.path, checkpoint.path, error) from error
     no_stamp = "it has no stamp" if stamp is None else stamp.why_not
     settings, notes = _settings(checkpoint, host)
+    if stamp is not None and no_stamp is None:
+        checkpoint, notes = stamp.checkpoint, (*notes, *stamp.notes)
+    if checkpoint.incomplete is not None:
+        notes = (*notes, f"it is not complete: {checkpoint.incomplete}")
     return Reference(
         label=label or checkpoint.name,
         kind="checkpoint",
@@ -156,6 +187,7 @@ def of_checkpoint(checkpoint: Checkpoint, host: Host, label: str | None = None) 
         checkpoint=checkpoint,
         no_stamp=no_stamp,
         altered=stamp is not None and stamp.altered,
+        unread=stamp is not None and stamp.unread,
         settings=settings,
         notes=notes,
     )
@@ -180,6 +212,10 @@ def _of_name(text: str, places: Places) -> Reference:
     found = match_name(checkpoints.found, text) if text else ()
     if len(found) == 1:
         return of_checkpoint(found[0], places.host, short_name(found[0], checkpoints.found))
+    if not found and text and "/" not in text:
+        found = called(text, places)
+        if len(found) == 1:
+            return of_checkpoint(found[0], places.host, text)
     if found:
         listed = "\n".join(f"  {item.path}" for item in found)
         runs = {item.run_directory for item in found}
@@ -190,6 +226,24 @@ def _of_name(text: str, places: Places) -> Reference:
     if text == BASELINE and places.baseline is not None and places.host.find(places.baseline) is not None:
         return _of_fingerprint_file(BASELINE, places.baseline, places.host, "baseline")
     raise _not_found(text, places, checkpoints)
+
+
+def called(name: str, places: Places) -> tuple[Checkpoint, ...]:
+    """The checkpoints that lie under a name without a step (`latest`, `last`, `best`) in the places to look in or in
+    a run directory. Raises `InputError` for one that cannot be seen."""
+    checkpoints = places.checkpoints()
+    runs = sorted({item.run_directory for item in checkpoints.found}, reverse=True)[:_MOST_RUNS]
+    found: dict[str, Checkpoint] = {}
+    for folder in dict.fromkeys((*checkpoints.roots, *runs)):
+        for ending in ("", *WEIGHTS):
+            path = f"{folder}/{name}{ending}"
+            try:
+                item = checkpoint_at(places.host, path)
+            except OSError as error:
+                raise _unreadable(name, path, error) from error
+            if isinstance(item, Checkpoint):
+                found.setdefault(item.path, item)
+    return tuple(found.values())
 
 
 def _shown(root: str, start: str) -> str:
@@ -222,62 +276,36 @@ def _not_found(text: str, places: Places, checkpoints: Checkpoints) -> InputErro
     return InputError(missing, "there are no checkpoints there; `--checkpoints DIR` says where to look")
 
 
-def _of_path(text: str, path: str, places: Places, is_directory: bool) -> Reference:
+def _of_path(text: str, path: str, places: Places) -> Reference:
     host = places.host
-    if is_directory:
-        return _of_directory(text, path, host)
-    owner = _stamp_owner(path)
     try:
-        if owner is not None and (checkpoint := _seen(host, owner)) is not None:
-            return of_checkpoint(checkpoint, host, text)
+        found = checkpoint_at(host, path)
+        if isinstance(found, Checkpoint):
+            return of_checkpoint(found, host, text)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if host.stat_target(path).is_directory:
+            raise _no_checkpoint(text, found)
         head = host.read(path, 2)
     except OSError as error:
         raise _unreadable(text, path, error) from error
     if head == _GZIP:
         return Reference(text, "bundle", path)
-    if path.endswith(_WEIGHTS):
-        checkpoint = _seen(host, path)
-        assert checkpoint is not None
-        return of_checkpoint(checkpoint, host, text)
     if lock_kind(path) or path.endswith(".toml"):
         return _of_lock(text, path, host)
     return _of_fingerprint_file(text, path, host, "fingerprint")
 
 
-def _stamp_owner(path: str) -> str | None:
-    """The checkpoint that a stamp's file name belongs to: whoever names the stamp means the checkpoint."""
-    if posixpath.basename(path) == STAMP_NAME:
-        return posixpath.dirname(path)
-    return path.removesuffix(STAMP_SUFFIX) if path.endswith(STAMP_SUFFIX) else None
-
-
-def _seen(host: Host, path: str) -> Checkpoint | None:
-    try:
-        return read_checkpoint(host, path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _of_directory(text: str, path: str, host: Host) -> Reference:
-    try:
-        names = {name for name, _ in host.listing(path)}
-        checkpoint = read_checkpoint(host, path)
-    except OSError as error:
-        raise _unreadable(text, path, error) from error
-    assert checkpoint is not None
-    if checkpoint.step is None and STAMP_NAME not in names:
-        if "pyvenv.cfg" in names:
-            raise UsageError(f"{text} is an environment, not a reference", f"examine it with `--python {text}`")
-        inner = find_checkpoints(host, [path]).found
-        if inner:
-            near = ", ".join(posixpath.relpath(item.path, path) for item in inner[-4:])
-            raise UsageError(f"{text} is a directory of checkpoints, not one of them", f"it holds: {near}")
-        if not any(name.endswith(_WEIGHTS) or name in _OF_CHECKPOINTS for name in names):
-            raise InputError(
-                f"{text} is a directory without weights or a stamp, and no checkpoint",
-                "name a checkpoint's directory or file, a fingerprint, a lock or a bundle",
-            )
-    return of_checkpoint(checkpoint, host, text)
+def _no_checkpoint(text: str, found: NotOne) -> InputError | UsageError:
+    if found.kind == "environment":
+        return UsageError(f"{text} is an environment, not a reference", f"examine it with `--python {text}`")
+    if found.inner:
+        near = ", ".join(posixpath.relpath(item.path, found.path) for item in found.inner[-4:])
+        return UsageError(f"{text} is a directory of checkpoints, not one of them", f"it holds: {near}")
+    return InputError(
+        f"{text} is a directory without weights or a stamp, and no checkpoint",
+        "name a checkpoint's directory or file, a fingerprint, a lock or a bundle",
+    )
 
 
 def _of_lock(text: str, path: str, host: Host) -> Reference:

@@ -44,12 +44,15 @@ def decide(
     waivers: Sequence[Waiver],
     refuse: Literal["warn", "block"],
     now: str,
+    *,
+    inferred: bool = False,
 ) -> Verdict:
     """Weighs a comparison and the pre-flight checks against the waivers.
 
     A drift stands from `refuse` upwards; a check that failed or could not be made stands; what is undetermined
     stands. Only `--waive unknown` covers what is undetermined: waiving a known drift of the same facet says nothing
-    about one that nobody has seen.
+    about one that nobody has seen. `inferred`: nothing recorded the reference's environment, and drifts are what
+    other witnesses know of it; the start is then undetermined, unless that was waived.
     """
     used: dict[Waiver, list[str]] = {}
     in_force = [waiver for waiver in waivers if not waiver.expired(now)]
@@ -70,7 +73,7 @@ def decide(
     failed = tuple(c for c in checks if c.ok is False and stands(c.facet, c.check))
     unmade = tuple(c for c in checks if c.ok is None and c.facet not in follows and stands("unknown", c.check))
     return Verdict(
-        code=_code(against, failed, bool(unseen or unmade)),
+        code=_code(() if inferred and unseen else against, failed, bool(unseen or unmade)),
         drifts=against,
         unknown=unseen,
         checks=(*failed, *unmade),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import platform
-import posixpath
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,8 +17,7 @@ from envguard import clock
 from envguard.acquire.machine.headroom import Headroom, read_headroom, visible
 from envguard.acquire.machine.zone import read_zone
 from envguard.acquire.packages.environment import Environment, locate
-from envguard.acquire.runs.checkpoint_names import match_name
-from envguard.acquire.runs.checkpoints import Checkpoint, is_checkpoint
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.elsewhere import said_of_another
 from envguard.acquire.runs.own_records import read_run_records
 from envguard.acquire.seam.host import Host, LiveHost
@@ -29,7 +27,7 @@ from envguard.fingerprint import snapshot
 from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.diff import compare
 from envguard.fingerprint.places import Places, Reference
-from envguard.fingerprint.reference import resolve, resolve_default
+from envguard.fingerprint.reference import newest_run, of_checkpoint, resolve, resolve_default
 from envguard.launch import child, seed, start, waivers
 from envguard.launch.bundled import Bundled, are_options, bundled_command, require_checkout
 from envguard.launch.claims import Claims, claim
@@ -41,6 +39,7 @@ from envguard.launch.nodes import exchange, together, told
 from envguard.launch.observer import Sight
 from envguard.launch.preflight import Expected, check_all
 from envguard.launch.rendezvous import Rendezvous, find_rendezvous
+from envguard.launch.resuming import resumed
 from envguard.launch.session import FIRST_START, Gate, Warn, weigh
 from envguard.launch.start import AskedOnce
 from envguard.launch.supervise import Plan
@@ -114,14 +113,15 @@ def prepare(request: Request, warn: Warn) -> tuple[Gate, Plan]:
     diff = _compared(request, reference, live)
     diff = msgspec.structs.replace(diff, unknown=(*diff.unknown, *unsure), match=diff.match and not unsure)
     earlier = _earlier(host, request, warn)
-    newest = next(iter(reversed(places.checkpoints().newest_run())), None)
+    newest = next(iter(reversed(newest_run(places))), None)
     room = read_headroom(host, _folders(request, newest))
     known = reference.fingerprint if reference is not None else None
     expected = expect(host, environ, known, live, earlier, newest)
     claims, claimed = _claims(host, request, room, live, expected)
     checks = (*check_all(room, live, expected), *claimed)
     named = _as_ref(reference) if reference is not None else None
-    gated = weigh(request.project, live, diff, named, checks, given, warn)
+    inferred = reference is not None and reference.kind == "checkpoint" and reference.fingerprint is None
+    gated = weigh(request.project, live, diff, named, checks, given, warn, inferred=inferred)
     at = request.meet or find_rendezvous(command, environ)
     if at is not None:
         word = told(gated.verdict, live, (*given, *gated.standing), diff.a.id if reference is not None else None)
@@ -288,37 +288,22 @@ def _sight(
     return Sight(host, lambda: watched_of(host, project, env, live, cache), guard, regrade, config.refuse)
 
 
-def _lies_at(path: str, host: Host) -> bool:
-    """Whether a checkpoint lies at a path, wherever that is: a run may be resumed from outside the usual places."""
-    try:
-        kind = host.stat_target(path)
-    except OSError:
-        return False
-    return is_checkpoint(posixpath.basename(path), "directory" if kind.is_directory else "file")
-
-
 def _reference(request: Request, places: Places) -> tuple[Reference | None, tuple[str, ...]]:
-    """What to match, None for a first start, where `--baseline` found nothing to match; and that the checkpoint which
-    the command names is not there, so that it is another."""
+    """What to match, None for a first start, where `--baseline` found nothing to match; and in words what of it is
+    worth a note. The checkpoint that the command goes on from is never exchanged for another."""
     if request.against is not None:
         return resolve(request.against, places), ()
-    found = places.checkpoints().found
-
-    def is_one(word: str) -> bool:
-        path = places.path(word)
-        return (
-            any(path == item.path for item in found) or bool(match_name(found, word)) or _lies_at(path, places.host)
-        )
-
-    resuming = start.named_checkpoint(request.command, is_one)
-    named = start.no_checkpoint(request.command, is_one) if resuming is None else None
-    missing = f"{named} names no checkpoint here"
+    started = request.started
+    of_command = resumed(request.command, replace(places, start=started.folder), started.environ)
+    if of_command is not None and of_command.checkpoint is not None:
+        return of_checkpoint(of_command.checkpoint, places.host, of_command.label), ()
+    if of_command is not None and not request.baseline:
+        why = f"which checkpoint the command goes on from is not known: {of_command.why}"
+        return Reference(of_command.label, "checkpoint", no_stamp=why), ()
+    doubt = (f"{of_command.label}: {of_command.why}",) if of_command is not None else ()
     try:
-        reference = resolve_default(places, resuming)
-    except UsageError as error:
-        if request.baseline and resuming is None:
-            return None, ((missing,) if named is not None else ())
-        if named is not None:
-            raise UsageError(f"{missing}, and {error}", error.hint) from error
+        return resolve_default(places), doubt
+    except UsageError:
+        if request.baseline:
+            return None, doubt
         raise
-    return reference, ((f"{missing}; held against {reference.label}",) if named is not None else ())

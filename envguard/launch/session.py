@@ -58,15 +58,19 @@ def weigh(
     checks: Sequence[Check],
     given: Sequence[Waiver],
     warn: Warn,
+    *,
+    inferred: bool = False,
 ) -> Gate:
-    """Decides, with the waivers of this command line and those in force from earlier ones."""
+    """Decides, with the waivers of this command line and those in force from earlier ones; `inferred`: the reference
+    is a checkpoint without a stamp."""
     now = clock.now()
     try:
         standing, over = waivers.standing(waivers.read_waivers(project.state), now)
     except (OSError, ValueError) as error:
         warn(f"earlier waivers cannot be read and count as none: {waivers.waiver_file(project.state)}: {error}")
         standing, over = (), ()
-    verdict = gate.decide(diff.drifts, diff.unknown, checks, (*given, *standing), project.config.refuse, now)
+    waiving = (*given, *standing)
+    verdict = gate.decide(diff.drifts, diff.unknown, checks, waiving, project.config.refuse, now, inferred=inferred)
     notes = [_expired_note(waiver) for waiver in (*verdict.expired, *over)]
     notes += [f"waiver {waiver} was not needed" for waiver in verdict.unused if waiver in given]
     return Gate(live, reference, diff, tuple(checks), tuple(given), tuple(standing), verdict, tuple(notes))

@@ -3,63 +3,15 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envguard.acquire.runs.checkpoints import step_of
 from envguard.acquire.seam.collector.environment import visible_environment, withheld_names
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.cache_places import INDUCTOR_CACHE
 from envguard.state.runs import LAUNCH_FINGERPRINT, RUN_ID
-
-_RESUME_WORDS = ("resume", "checkpoint", "ckpt")
-
-
-def named_checkpoint(command: Sequence[str], is_one: Callable[[str], bool]) -> str | None:
-    """The checkpoint that a command line resumes from: the value of an option whose name says so.
-
-    `--resume step_690`, `--resume_from_checkpoint=outputs/step_690`, `trainer.resume_path=…`; `is_one` tells
-    whether a word names a checkpoint that exists. A bare number counts under `resume` alone (`--resume-step 690`), 0
-    and 1 not even there: `checkpoint.every=3` and `resume=1` name no checkpoint where a step_3 and a step_1 exist.
-    """
-    return next((value for _, value in _resumed(command) if is_one(value)), None)
-
-
-def no_checkpoint(command: Sequence[str], is_one: Callable[[str], bool]) -> str | None:
-    """The checkpoint that a command line resumes from by its words, and which is not there to be compared with.
-
-    Said aloud: the command may find it where we do not look, or end at once, and either way the environment was held
-    against another one. A path counts under `resume` alone, elsewhere only a name that a checkpoint has
-    (`--ckpt step_77`): `--checkpoint-dir out/run` names where to save.
-    """
-    for name, value in _resumed(command):
-        resumes = "resume" in name.lower()
-        if not is_one(value) and (
-            step_of(posixpath.basename(value)) is not None or (resumes and ("/" in value or value.isdecimal()))
-        ):
-            return value
-    return None
-
-
-def _resumed(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(option, value) of what may name a checkpoint to resume from."""
-    for position, word in enumerate(command):
-        name, equals, value = word.partition("=")
-        if not any(part in name.lower() for part in _RESUME_WORDS):
-            continue
-        if equals:
-            candidate = value
-        elif word.startswith("-") and position + 1 < len(command):
-            candidate = command[position + 1]
-        else:
-            continue
-        if candidate.isdecimal() and ("resume" not in name.lower() or int(candidate) < 2):
-            continue
-        if candidate and not candidate.startswith("-"):
-            yield name, candidate
 
 
 def child_environment(

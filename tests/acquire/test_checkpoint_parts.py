@@ -165,7 +165,7 @@ INCOMPLETE: dict[str, tuple[str, tuple[str, ...], str]] = {
     "empty": ("checkpoint-5", (), "it is empty"),
     "only configuration": ("checkpoint-5", ("config.json",), "it holds no weights"),
     "no .metadata": ("step-5", ("__0_0.distcp",), ".metadata is missing, which is written last"),
-    "no .metadata below": ("step=5", ("weights/__0_0.distcp",), "weights/.metadata is missing, which is written last"),
+    "no .metadata below": ("step=5", ("w/__0_0.distcp",), "w/.metadata is missing, which is written last"),
     "a shard": (
         "checkpoint-5",
         ("model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors", "model.safetensors.index.json"),

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -114,44 +113,3 @@ def test_a_cache_of_another_user_is_not_private(tmp_path: Path, monkeypatch: pyt
     link.symlink_to(folder)
     with pytest.raises(PermissionError):
         start.make_private(link)
-
-
-@pytest.mark.parametrize(
-    ("command", "named"),
-    [
-        (["python", "train.py", "--resume", "step_690"], "step_690"),
-        (["python", "train.py", "--resume_from_checkpoint=out/step_690"], "out/step_690"),
-        (["python", "train.py", "trainer.resume_path=out/step_690"], "out/step_690"),
-        (["python", "train.py", "--resume-step", "690"], "690"),
-        (["python", "train.py", "--checkpoint-every", "690"], None),
-        (["python", "-m", "trainer", "train", "a.toml", "checkpoint.every=690"], None),
-        (["python", "train.py", "--ckpt=690", "--resume", "step_690"], "step_690"),
-        (["python", "train.py", "resume=1"], None),
-        (["python", "train.py", "--resume", "--lr", "1"], None),
-        (["python", "train.py", "--ckpt", "missing"], None),
-        (["python", "resume.py", "step_690"], None),
-    ],
-)
-def test_the_checkpoint_that_a_command_line_resumes(command: list[str], named: str | None) -> None:
-    there: Any = {"step_690", "out/step_690", "690", "1"}.__contains__
-    assert start.named_checkpoint(command, there) == named
-
-
-@pytest.mark.parametrize(
-    ("command", "missing"),
-    [
-        (["python", "train.py", "--resume", "step_77"], "step_77"),
-        (["python", "train.py", "--ckpt=out/checkpoint-77"], "out/checkpoint-77"),
-        (["python", "train.py", "trainer.resume_path=out/last"], "out/last"),
-        (["python", "train.py", "--resume-step", "77"], "77"),
-        (["python", "train.py", "--resume", "step_690"], None),
-        (["python", "train.py", "--resume", "auto"], None),
-        (["python", "train.py", "--resume", "--lr", "1"], None),
-        (["python", "train.py", "--checkpoint-every", "77", "--checkpoint-dir", "out/run"], None),
-        (["python", "train.py", "resume=1"], None),
-    ],
-)
-def test_a_checkpoint_that_a_command_line_names_and_that_is_not_there(
-    command: list[str], missing: str | None
-) -> None:
-    assert start.no_checkpoint(command, {"step_690"}.__contains__) == missing

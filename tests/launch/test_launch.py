@@ -380,15 +380,17 @@ def test_a_number_in_the_command_names_no_checkpoint_and_an_unstamped_one_is_sai
     ]
 
 
-def test_a_checkpoint_to_resume_that_is_not_there_is_said(room: Stage) -> None:
-    done = launch(room, "--", "true", "--resume", "step_77")
-    assert (done.returncode, "step_77 names no checkpoint here; held against baseline" in done.stderr) == (0, True)
-    refused = launch(room, "--dry-run", "--json", "--", "true", "--resume=out/step_77")
-    assert answer(refused)["notes"] == ["out/step_77 names no checkpoint here; held against baseline"]
+def test_a_checkpoint_to_resume_that_is_not_there_is_never_exchanged_for_another(room: Stage) -> None:
+    for words in (("--resume", "step_77"), ("--resume=out/step_77",), ("--load", "out/run")):
+        done = launch(room, "--json", "--", "true", *words)
+        refused = answer(done)
+        assert (done.returncode, refused["decision"], refused["drifts"]) == (3, "refuse", [])
+        assert refused["reference"] == words[-1].rpartition("=")[2]
+        assert "which checkpoint the command goes on from is not known" in refused["unknown"][0]["why"]
+    assert launch(room, "--against", "baseline", "--", "true", "--resume", "step_77").returncode == 0
     (room.project / ".envguard" / "baseline.json").unlink()
-    refused = launch(room, "--json", "--", "true", "--resume", "step_77")
-    says = answer(refused)["error"]
-    assert (refused.returncode, says[:55]) == (2, "step_77 names no checkpoint here, and no reference is g")
+    first = launch(room, "--baseline", "--", "true", "--resume", "step_77")
+    assert (first.returncode, "step_77 is not here" in first.stderr) == (0, True), first.stderr
 
 
 def test_a_checkpoint_outside_the_usual_places_is_what_is_resumed(room: Stage) -> None:

@@ -17,7 +17,7 @@ import errno
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -53,7 +53,7 @@ _LIGHTNING = re.compile(r"(?:^|[^A-Za-z])(?:global_)?step=(\d+)(?!\d)")
 _COMMON = re.compile(r"(?:^|.*[_.-])(?:global_?step|step|checkpoint|ckpt|iter|iteration)[_-]?(\d+)$")
 # A date or a time of day in seconds is no step.
 _NUMBER = re.compile(r"(?!20\d{6}$)\d{1,9}$")
-_POINTERS = {"latest_checkpointed_iteration.txt": ("iter_", "global_step"), "latest": ("global_step",)}
+POINTERS = {"latest_checkpointed_iteration.txt": ("iter_", "global_step"), "latest": ("global_step",)}
 """Text that a trainer writes beside its checkpoints when a save has ended, and which of them it speaks of."""
 # Deep enough for lightning_logs/version_0/checkpoints and for outputs/<date>/<time>/checkpoints.
 _DEPTH = 4
@@ -127,6 +127,8 @@ class Checkpoints:
     disorder: tuple[Disorder, ...]
     roots: tuple[str, ...]
     unknown: tuple[Unknown, ...]
+    unseen: tuple[str, ...] = ()
+    """Paths of checkpoints and folders that could not be read, each with an entry in `unknown`."""
     by_path: frozenset[str] = frozenset()
     """Those that lie in no place to look in, or have no name that tells: only their path finds them again."""
 
@@ -160,9 +162,20 @@ class Checkpoints:
             by_run.setdefault(checkpoint.run_directory, []).append(checkpoint)
         return {run: tuple(each) for run, each in by_run.items()}
 
-    def newest_run(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints, by step, of the run directory whose newest checkpoint is newest; empty where none is."""
-        return max(self.runs().values(), key=lambda run: max(item.saved_ns for item in run), default=())
+    def newest_run(self, dated: Callable[[Checkpoint], Checkpoint] | None = None) -> tuple[Checkpoint, ...]:
+        """The checkpoints, by step, of the run directory whose newest checkpoint is newest; empty where none is.
+        `dated` gives a checkpoint the time that its stamp proves: it is asked for the last stamped one of each run,
+        which no other of that run was saved after but those of higher steps."""
+
+        def newest(run: tuple[Checkpoint, ...]) -> int:
+            if dated is None or len(runs) == 1:
+                return max(item.saved_ns for item in run)
+            last = next((number for number in reversed(range(len(run))) if run[number].stamp_path is not None), None)
+            later = max((item.saved_ns for item in run[last + 1 if last is not None else 0 :]), default=0)
+            return max(later, dated(run[last]).saved_ns) if last is not None else later
+
+        runs = self.runs()
+        return max(runs.values(), key=newest, default=())
 
 
 def step_of(name: str) -> int | None:
@@ -200,7 +213,7 @@ def holds_weights(host: Host, folder: str) -> bool:
 
 
 def _has_core(names: Iterable[tuple[str, Kind]]) -> bool:
-    """A `.ckpt` is a checkpoint by itself, and its folder is a run's."""
+    """Whether names are of tensors or of a trainer's record. A `.ckpt` is a checkpoint by itself."""
     found = roles(name for name, kind in names if kind in ("file", "link") and not name.endswith(".ckpt"))
     return any(role == "state" or (role == "weights" and name.endswith(WEIGHTS)) for name, role in found.items())
 
@@ -214,7 +227,9 @@ def find_checkpoints(host: Host, roots: Iterable[str], named: Iterable[str] = ()
     for path in by_path:
         search.add_named(path)
     found = sorted(search.found.values(), key=_order)
-    return Checkpoints(tuple(found), tuple(_disorder(found)), there, tuple(search.unknown), by_path)
+    return Checkpoints(
+        tuple(found), tuple(_disorder(found)), there, tuple(search.unknown), tuple(search.unseen), by_path
+    )
 
 
 def _order(checkpoint: Checkpoint) -> tuple[str, int, int, str]:
@@ -235,8 +250,13 @@ class _Search:
         self.host = host
         self.found: dict[str, Checkpoint] = {}
         self.unknown: list[Unknown] = []
+        self.unseen: list[str] = []
         self.visited: set[tuple[int, int]] = set()
         self.refused = False
+
+    def refuse(self, what: str, path: str, error: OSError) -> None:
+        self.unknown.append(Unknown.refused(what, error))
+        self.unseen.append(path)
 
     def below(self, root: str, depth: int = 0) -> bool:
         """Searches a folder; False where there is none."""
@@ -251,7 +271,7 @@ class _Search:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            self.unknown.append(Unknown.refused(f"checkpoints in {root}", error))
+            self.refuse(f"checkpoints in {root}", root, error)
             return True
         self._take(root, names, depth)
         return True
@@ -260,13 +280,13 @@ class _Search:
         inner = []
         every = {name for name, _ in names}
         near = read_beside(self.host, folder, every)
-        if depth and STAMP_NAME in every and self._is_stamp(f"{folder}/{STAMP_NAME}"):
+        if depth and STAMP_NAME in every and is_stamp(self.host, f"{folder}/{STAMP_NAME}"):
             self._add_stamped(folder)
         for name, kind in names:
             path = f"{folder}/{name}"
             if step_of(name) is not None and self._add(path, name, folder, kind, near):
                 continue
-            if kind == "file" and name + STAMP_SUFFIX in every and self._is_stamp(path + STAMP_SUFFIX):
+            if kind == "file" and name + STAMP_SUFFIX in every and is_stamp(self.host, path + STAMP_SUFFIX):
                 self._add_stamped(path)
             if kind in ("directory", "link") and not name.startswith((".", "__")):
                 inner.append((path, kind))
@@ -282,20 +302,12 @@ class _Search:
             if kind == "directory" or depth == 0:
                 self.below(path, depth + 1)
 
-    def _is_stamp(self, path: str) -> bool:
-        """Whether it is a stamp, made for a checkpoint: a fingerprint that somebody put there under that name is
-        none. One that cannot be read counts, so that whoever reads it says so."""
-        try:
-            return msgspec.json.decode(self.host.read(path), type=_Stamped).checkpoint is not None
-        except (OSError, msgspec.MsgspecError):
-            return True
-
     def add_named(self, path: str) -> None:
         """One that a person says is a checkpoint."""
         try:
             checkpoint = read_checkpoint(self.host, path)
         except OSError as error:
-            self.unknown.append(Unknown.refused(f"checkpoint {path}", error))
+            self.refuse(f"checkpoint {path}", path, error)
             return
         if checkpoint is not None:
             self.found[path] = checkpoint
@@ -307,7 +319,7 @@ class _Search:
             linked = self.host.stat(path).is_link
             checkpoint = None if linked or is_unfinished(name) else read_checkpoint(self.host, path)
         except OSError as error:
-            self.unknown.append(Unknown.refused(f"checkpoint {path}", error))
+            self.refuse(f"checkpoint {path}", path, error)
             return
         if checkpoint is not None:
             self.found.setdefault(path, checkpoint)
@@ -320,7 +332,7 @@ class _Search:
         except FileNotFoundError:
             return kind == "link"  # a dangling link: nothing to resume from
         except OSError as error:
-            self.unknown.append(Unknown.refused(f"checkpoint {path}", error))
+            self.refuse(f"checkpoint {path}", path, error)
             return True
         if checkpoint is None or not is_checkpoint(name, checkpoint.kind):
             return False
@@ -367,12 +379,21 @@ def read_checkpoint(
     )
 
 
+def is_stamp(host: Host, path: str) -> bool:
+    """Whether it is a stamp, made for a checkpoint: a fingerprint that somebody put there under that name is none.
+    One that cannot be read counts, so that whoever reads it says so."""
+    try:
+        return msgspec.json.decode(host.read(path), type=_Stamped).checkpoint is not None
+    except (OSError, msgspec.MsgspecError):
+        return True
+
+
 def read_beside(host: Host, folder: str, names: Iterable[str] | None = None) -> Beside:
     """What of a folder tells of the saves in it; nothing where it cannot be read, as a checkpoint in it still can."""
     pointed: dict[str, int] = {}
     try:
         every = frozenset(names if names is not None else (name for name, _ in host.listing(folder)))
-        for pointer in _POINTERS.keys() & every:
+        for pointer in POINTERS.keys() & every:
             word = host.read(f"{folder}/{pointer}", 64).strip().decode("ascii", "replace")
             step = int(word) if word.isdecimal() else step_of(word)
             if step is not None:
@@ -388,7 +409,7 @@ def _unended(name: str, step: int | None, near: Beside) -> str | None:
         if f"{stem}-unfinished" in near.names:
             return f"{stem}-unfinished marks it"
     for pointer, pointed in near.pointed.items():
-        if step is not None and step > pointed and name.startswith(_POINTERS[pointer]):
+        if step is not None and step > pointed and name.startswith(POINTERS[pointer]):
             return f"{pointer}, which is written last, still names {pointed}"
     return None
 
