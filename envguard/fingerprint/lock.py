@@ -9,7 +9,7 @@ import posixpath
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,8 @@ from packaging.pylock import (
 )
 from packaging.utils import canonicalize_name
 
+from envguard.acquire.seam.address import Address
+from envguard.acquire.seam.collector.redaction import redact
 from envguard.errors import InputError
 
 LockKind = Literal["pylock", "uv.lock", "requirements"]
@@ -39,8 +41,8 @@ class Locked:
     name: str
     version: str | None
     sha256: tuple[str, ...] = ()
-    urls: tuple[str, ...] = ()
-    index: str | None = None
+    urls: tuple[Address, ...] = ()
+    index: Address | None = None
     editable: str | None = None
     commit: str | None = None
     marker: str | None = None
@@ -90,13 +92,7 @@ class Lock:
             if index in required or not self.roots:
                 yield index, item
             else:
-                yield index, _optional(item)
-
-
-def _optional(item: Locked) -> Locked:
-    return Locked(
-        item.name, item.version, item.sha256, item.urls, item.index, item.editable, item.commit, item.marker, False
-    )
+                yield index, replace(item, required=False)
 
 
 def lock_kind(name: str) -> LockKind | None:
@@ -145,8 +141,8 @@ def _pylock_entry(package: Package) -> Locked:
         name=str(package.name),
         version=str(package.version) if package.version is not None else None,
         sha256=tuple(sha256),
-        urls=tuple(urls),
-        index=package.index,
+        urls=tuple(map(Address, urls)),
+        index=Address(package.index) if package.index else None,
         editable=directory.path if directory is not None else None,
         commit=package.vcs.commit_id if package.vcs is not None else None,
         marker=str(package.marker) if package.marker is not None else None,
@@ -186,8 +182,8 @@ def _uv_entry(entry: Mapping[str, Any]) -> Locked:
         name=str(canonicalize_name(entry["name"])),
         version=entry.get("version"),
         sha256=tuple(each.removeprefix("sha256:") for each in hashes if each.startswith("sha256:")),
-        urls=tuple(str(wheel["url"]) for wheel in wheels if "url" in wheel),
-        index=source.get("registry"),
+        urls=tuple(Address(str(wheel["url"])) for wheel in wheels if "url" in wheel),
+        index=Address(source["registry"]) if "registry" in source else None,
         editable=source.get("editable") or source.get("directory"),
         # `…?rev=3f9c1a2#<full hash>`: the part behind the # is what is installed.
         commit=git.rpartition("#")[2] or None if git else None,
@@ -221,6 +217,7 @@ _PIN = re.compile(
 _DIRECT = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>\S+)\s*(?:;\s*(?P<marker>.*))?"
 )
+_INDEX = re.compile(r"""(?:-i|--(?P<extra>extra-)?index-url)[ =]\s*["']?(?P<url>[^\s"']+)["']?""")
 _HASH = re.compile(r"\s--hash[= ](?P<algorithm>\w+):(?P<hex>[0-9a-fA-F]+)")
 
 
@@ -228,6 +225,7 @@ def _requirements(path: str, text: str) -> Lock:
     found: list[Locked] = []
     notes: list[str] = []
     unpinned = 0
+    index: Address | None = None
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         line = re.sub(r"(^|\s)#.*$", "", line).strip()
         if not line:
@@ -235,15 +233,18 @@ def _requirements(path: str, text: str) -> Lock:
         item = _requirement(line)
         if item is not None:
             found.append(item)
+        elif match := _INDEX.fullmatch(line):
+            # `--index-url` replaces the default; an extra one is asked where there is no other.
+            index = Address(match["url"]) if match["extra"] is None or index is None else index
         elif line.startswith(("-r", "--requirement", "-c", "--constraint")):
-            notes.append(f"`{line}` was not followed")
+            notes.append(f"`{redact(line)}` was not followed")
         elif not line.startswith("--"):
             unpinned += 1
     if unpinned:
         notes.append(f"{unpinned} line{'s' if unpinned > 1 else ''} without a pin left out")
     if not found:
         raise InputError(f"{path} pins no package", "a lock names versions: `name==1.2.3`")
-    return Lock("requirements", path, tuple(found), tuple(notes))
+    return Lock("requirements", path, tuple(replace(item, index=index) for item in found), tuple(notes))
 
 
 def _requirement(line: str) -> Locked | None:
@@ -252,7 +253,8 @@ def _requirement(line: str) -> Locked | None:
     body = _HASH.sub("", line).strip()
     if match := re.fullmatch(r"(?:-e|--editable)[ =]\s*(\S+)", body):
         egg = re.search(r"#egg=([A-Za-z0-9._-]+)", match[1])
-        return Locked(str(canonicalize_name(egg[1])), None, editable=match[1]) if egg else None
+        source = str(Address(match[1])) if "://" in match[1] else match[1]
+        return Locked(str(canonicalize_name(egg[1])), None, editable=source) if egg else None
     if match := _PIN.fullmatch(body):
         name = str(canonicalize_name(match["name"]))
         return Locked(name, match["version"], sha256=hashes, marker=(match["marker"] or "").strip() or None)
@@ -270,7 +272,7 @@ def _direct(match: re.Match[str], hashes: tuple[str, ...]) -> Locked:
         name=str(canonicalize_name(match["name"])),
         version=wheel[1].replace("%2B", "+").replace("%2b", "+") if wheel else None,
         sha256=hashes or ((fragment[1],) if fragment else ()),
-        urls=(url,),
+        urls=(Address(url),),
         commit=commit[1] if commit else None,
         marker=(match["marker"] or "").strip() or None,
     )

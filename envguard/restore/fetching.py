@@ -7,10 +7,10 @@ knows no wheel, until its RECORD has the wanted build identity.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import re
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from envguard import __version__
 from envguard.acquire.packages.wheel_files import NotAWheel, read_wheel
+from envguard.acquire.seam.address import Address
 from envguard.acquire.seam.host import Host
 from envguard.restore.candidate import Candidate, from_wheel
 from envguard.restore.plan import same_version
@@ -32,13 +33,15 @@ from envguard.restore.wanted import Wanted
 TIMEOUT_S = 60
 CHUNK = 1 << 20
 MOST_PAGE = 64 << 20
+# `name=https://…` of UV_INDEX; a `=` further on belongs to the URL.
+_NAMED_INDEX = re.compile(r"^[\w.-]+=(?=[a-z]+://)")
 
 
 @dataclass(frozen=True)
 class Offer:
     """A wheel that an index or a witness names."""
 
-    url: str
+    url: Address
     filename: str
     sha256: str | None
 
@@ -48,7 +51,7 @@ class FetchFailed(Exception):
 
 
 def fetch(
-    wanted: Wanted, indexes: Iterable[str], tags: frozenset[str], folder: Path, host: Host, progress: Progress
+    wanted: Wanted, indexes: Iterable[Address], tags: frozenset[str], folder: Path, host: Host, progress: Progress
 ) -> Candidate:
     """Downloads one wheel of `wanted` into `folder`. Raises `FetchFailed`, and OSError where it cannot be written."""
     reasons: list[str] = []
@@ -57,9 +60,9 @@ def fetch(
         try:
             digest = _download(offer.url, path, progress)
             return _accepted(wanted, offer, path, digest, host)
-        except (FetchFailed, NotAWheel, urllib.error.URLError, TimeoutError) as error:
+        except (FetchFailed, NotAWheel) as error:
             path.unlink(missing_ok=True)
-            reasons.append(f"{_shown(offer.url)}: {error}")
+            reasons.append(f"{offer.url}: {error}")
     raise FetchFailed("; ".join(reasons) or "no witness names an index or a URL for it")
 
 
@@ -75,14 +78,14 @@ def _accepted(wanted: Wanted, offer: Offer, path: Path, digest: str, host: Host)
     return from_wheel(wheel, "fetched", (digest,))
 
 
-def _offers(wanted: Wanted, indexes: Iterable[str], tags: frozenset[str], reasons: list[str]) -> list[Offer]:
+def _offers(wanted: Wanted, indexes: Iterable[Address], tags: frozenset[str], reasons: list[str]) -> list[Offer]:
     """URLs that a witness names first, then what the indexes list, the fitting ones of the wanted version alone."""
     found = [_offer(url, None) for url in wanted.urls]
     for index in indexes:
         try:
             found += list_index(index, wanted.name)
-        except (urllib.error.URLError, TimeoutError, FetchFailed) as error:
-            reasons.append(f"{_shown(index)}: {error}")
+        except FetchFailed as error:
+            reasons.append(f"{index}: {error}")
     fitting = []
     for offer in found:
         if "/" in offer.filename or offer.filename.startswith("."):
@@ -97,23 +100,21 @@ def _offers(wanted: Wanted, indexes: Iterable[str], tags: frozenset[str], reason
     return fitting
 
 
-def index_urls(wanted: Wanted | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+def index_urls(wanted: Wanted | None, environ: Mapping[str, str]) -> tuple[Address, ...]:
     """Indexes that may have it: the lock's, those that uv is told of, PyPI; for torch's builds its own index, which
     the local version names (`+cu128`)."""
-    found = [wanted.index] if wanted is not None and wanted.index else []
+    found = [wanted.index] if wanted is not None and wanted.index is not None else []
     local = ((wanted.shown if wanted is not None else None) or "").partition("+")[2]
     if re.fullmatch(r"cu\d+|cpu|rocm[\d.]+|xpu", local):
-        found.append(f"https://download.pytorch.org/whl/{local}")
+        found.append(Address(f"https://download.pytorch.org/whl/{local}"))
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
-        found += [part.partition("=")[2] or part for part in environ.get(name, "").split()]
-    return tuple(dict.fromkeys([*found, "https://pypi.org/simple"]))
+        found += [Address(_NAMED_INDEX.sub("", part)) for part in environ.get(name, "").split()]
+    return tuple(dict.fromkeys([*found, Address("https://pypi.org/simple")]))
 
 
-def _offer(url: str, sha256: str | None) -> Offer:
-    parts = urllib.parse.urlsplit(url)
-    match = re.search(r"sha256=([0-9a-f]{64})", parts.fragment)
-    name = urllib.parse.unquote(parts.path.rpartition("/")[2])
-    return Offer(urllib.parse.urldefrag(url)[0], name, sha256 or (match.group(1) if match else None))
+def _offer(url: Address, sha256: str | None) -> Offer:
+    match = re.search(r"sha256=([0-9a-f]{64})", url.fragment)
+    return Offer(url, url.filename, sha256 or (match.group(1) if match else None))
 
 
 class _Links(HTMLParser):
@@ -127,12 +128,12 @@ class _Links(HTMLParser):
             self.found.append(target)
 
 
-def list_index(index: str, name: str) -> list[Offer]:
-    """What a simple index (PEP 503 or 691) offers of one project. Raises `FetchFailed` and URLError."""
-    page = f"{index.rstrip('/')}/{name}/"
+def list_index(index: Address, name: str) -> list[Offer]:
+    """What a simple index (PEP 503 or 691) offers of one project. Raises `FetchFailed`."""
+    page = index.below(name)
     accept = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.1"
     with _open(page, accept) as answer:
-        data = answer.read(MOST_PAGE)
+        data = _read(answer, MOST_PAGE)
         kind = answer.headers.get_content_type()
         base = answer.url
     if kind.endswith("json"):
@@ -141,21 +142,21 @@ def list_index(index: str, name: str) -> list[Offer]:
         except msgspec.MsgspecError as error:
             raise FetchFailed(f"no page of an index: {error}") from error
         return [
-            _offer(urllib.parse.urljoin(base, entry["url"]), (entry.get("hashes") or {}).get("sha256"))
+            _offer(page.joined(entry["url"], base), (entry.get("hashes") or {}).get("sha256"))
             for entry in files
             if isinstance(entry, dict) and isinstance(entry.get("url"), str)
         ]
     links = _Links()
     links.feed(data.decode("utf-8", "replace"))
-    return [_offer(urllib.parse.urljoin(base, target), None) for target in links.found]
+    return [_offer(page.joined(target, base), None) for target in links.found]
 
 
-def _download(url: str, path: Path, progress: Progress) -> str:
+def _download(url: Address, path: Path, progress: Progress) -> str:
     hasher = hashlib.sha256()
     with _open(url, "*/*") as answer, path.open("wb") as stream:
         length = answer.headers.get("Content-Length")
         progress.begin(f"fetch {path.name[:40]}", int(length) if length and length.isdigit() else 0)
-        while chunk := answer.read(CHUNK):
+        while chunk := _read(answer, CHUNK):
             stream.write(chunk)
             hasher.update(chunk)
             progress.advance(len(chunk))
@@ -165,13 +166,47 @@ def _download(url: str, path: Path, progress: Progress) -> str:
     return hasher.hexdigest()
 
 
-def _open(url: str, accept: str) -> Any:
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+class _SameOrigin(urllib.request.HTTPRedirectHandler):
+    """Credentials follow a redirect within their origin and to no other."""
+
+    def __init__(self, url: Address) -> None:
+        self.url = url
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        made = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if made is not None:
+            _authorize(made, self.url.joined(newurl))
+        return made
+
+
+def _authorize(request: urllib.request.Request, url: Address) -> None:
+    if url.authorization is not None:
+        request.add_unredirected_header("Authorization", url.authorization)
+
+
+def _open(url: Address, accept: str) -> Any:
+    """Raises `FetchFailed`, whose text holds no part of the URL."""
+    if not url.is_web:
         raise FetchFailed("only http and https are fetched")
     headers = {"Accept": accept, "User-Agent": f"envguard/{__version__}", "Accept-Encoding": "identity"}
-    return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S)
+    try:
+        request = urllib.request.Request(url.request_url, headers=headers)
+        _authorize(request, url)
+        return urllib.request.build_opener(_SameOrigin(url)).open(request, timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        raise FetchFailed(f"HTTP {error.code} {error.reason}") from None
+    except OSError as error:
+        raise FetchFailed(str(getattr(error, "reason", None) or error.strerror or type(error).__name__)) from None
+    except (http.client.HTTPException, ValueError) as error:
+        # Their texts quote the URL: `nonnumeric port: 'password@host'`.
+        raise FetchFailed(f"no answer that can be read ({type(error).__name__})") from None
 
 
-def _shown(url: str) -> str:
-    """A URL without user info, which may be a password."""
-    return re.sub(r"(?<=://)[^/@\s]+@", "", url)
+def _read(answer: Any, most: int) -> bytes:
+    try:
+        data: bytes = answer.read(most)
+    except (OSError, http.client.HTTPException) as error:
+        raise FetchFailed(f"the transfer broke off ({type(error).__name__})") from None
+    return data

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envguard.acquire.packages.uv_cache import Archive, Pointer, UvCaches, index_digest
+from envguard.acquire.seam.address import Address
 from envguard.errors import NotDetermined, UsageError
 from envguard.fingerprint.units import counted
 from envguard.model.fingerprint import Fingerprint
@@ -30,7 +31,7 @@ PYPI = "https://pypi.org/simple"
 _TORCH_WHEEL = re.compile(r"(https://download\.pytorch\.org/whl/[\w.]+)/")
 
 
-def lock_text(path: str, taken: Fingerprint, caches: UvCaches, indexes: Iterable[str] = ()) -> str:
+def lock_text(path: str, taken: Fingerprint, caches: UvCaches, indexes: Iterable[Address] = ()) -> str:
     """The lock as TOML. Raises `UsageError` for a file name that no installer reads as a lock, `NotDetermined` where
     a package's wheel is not known by hash."""
     if not is_valid_pylock_path(Path(path)):
@@ -40,7 +41,7 @@ def lock_text(path: str, taken: Fingerprint, caches: UvCaches, indexes: Iterable
         if archive.build is not None:
             by_build.setdefault(archive.build, []).append(archive)
     packages, unknown = [], []
-    known = {index_digest(url): url for url in indexes}
+    known = {index_digest(url.request_url): str(url) for url in indexes}
     for installed in taken.packages:
         entry = _entry(installed, by_build.get(installed.record or installed.build or "", []), known)
         if entry is None:
@@ -97,7 +98,7 @@ def _entry(installed: Installed, archives: list[Archive], indexes: Mapping[str, 
     assert pointer.sha256 is not None
     wheel = PackageWheel(
         name=pointer.filename,
-        url=pointer.url,
+        url=str(Address(pointer.url)),
         size=pointer.size,
         hashes={"sha256": pointer.sha256},
     )

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from envguard.acquire.seam.address import Address
 from envguard.fingerprint.package_changes import full_version
 from envguard.model.fingerprint import Fingerprint, Python
 
@@ -21,8 +22,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """With the local part that the build itself says, where that is more than METADATA does."""
     build: str | None = None
     sha256: tuple[str, ...] = ()
-    urls: tuple[str, ...] = ()
-    index: str | None = None
+    urls: tuple[Address, ...] = ()
+    index: Address | None = None
     editable: str | None = None
     commit: str | None = None
     source: str | None = None

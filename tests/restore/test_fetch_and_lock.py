@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import http.server
 import json
 import re
 import shutil
+import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,13 +19,14 @@ from packaging.pylock import Pylock
 
 from envguard.acquire.packages.uv_cache import index_digest, read_caches
 from envguard.acquire.packages.uv_cache_places import cache_directories
+from envguard.acquire.seam.address import Address
 from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
 from envguard.demo.index import serve_index
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import stand_in_torch
 from envguard.errors import NotDetermined, UsageError
-from envguard.restore import service
+from envguard.restore import fetching, service
 from envguard.restore.locking import lock_text
 from tests.restore.conftest import Swapped, fingerprint, tree
 
@@ -160,3 +166,96 @@ def test_the_shipped_locks_are_valid() -> None:
         for package in lock.packages:
             assert package.index
             assert all("sha256" in wheel.hashes for wheel in package.wheels or ())
+
+
+SECRET = "s3cretPW"
+
+
+class Answers:
+    """A server on the loopback address: `pages` by path, a `Location` where a page is one; what was asked for."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str | None]] = []
+
+
+@contextmanager
+def private_server() -> Iterator[tuple[str, Answers]]:
+    state = Answers()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            state.asked.append((self.path, self.headers.get("Authorization")))
+            body = state.pages.get(self.path)
+            moved = body is not None and body.startswith(b"http")
+            self.send_response(404 if body is None else 302 if moved else 200)
+            if body is not None and moved:
+                self.send_header("Location", body.decode())
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing on stderr."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}", state
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_credentials_of_a_url_go_to_its_own_origin_and_not_along_a_redirect() -> None:
+    basic = "Basic " + base64.b64encode(f"user:{SECRET}".encode()).decode()
+    with private_server() as (one, first), private_server() as (two, second):
+        link = f'<a href="/files/b-1.0-py3-none-any.whl">b</a><a href="http://{two}/b-1.0-py3-none-any.whl">b</a>'
+        first.pages["/simple/b/"] = f"http://{one}/other/b/".encode()
+        first.pages["/other/b/"] = link.encode()
+        first.pages["/files/b-1.0-py3-none-any.whl"] = f"http://{two}/moved".encode()
+        second.pages["/moved"] = b"wheel"
+        offers = fetching.list_index(Address(f"http://user:{SECRET}@{one}/simple"), "b")
+        assert [offer.url.authorization for offer in offers] == [basic, None]
+        with fetching._open(offers[0].url, "*/*") as answer:
+            assert answer.read() == b"wheel"
+    assert {authorization for _, authorization in first.asked} == {basic}
+    assert second.asked == [("/moved", None)]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:{s}@127.0.0.1:x/",
+        "http://user:{s}@[::1/",
+        "https://user:{s}@127.0.0.1:1/",
+        "http://user:a/{s}@127.0.0.1:1/",
+        "http://127.0.0.1:1/?token={s}",
+        "ftp://user:{s}@h/",
+    ],
+)
+def test_a_failed_download_shows_no_credentials(url: str) -> None:
+    with pytest.raises(fetching.FetchFailed) as failed:
+        fetching._open(Address(url.format(s=SECRET)), "*/*")
+    assert SECRET not in str(failed.value)
+    assert failed.value.__cause__ is None
+
+
+def test_the_index_of_a_requirements_file_is_asked_with_its_credentials(bare: Swapped, story_wheels: Path) -> None:
+    (wheel,) = story_wheels.glob("torch-2.11.0+cu128-*.whl")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = bare.stage.project / "requirements.txt"
+    with private_server() as (origin, server):
+        server.pages["/simple/torch/"] = f'<a href="/w/{wheel.name}">torch</a>'.encode()
+        server.pages[f"/w/{wheel.name}"] = wheel.read_bytes()
+        lock.write_text(
+            f"--index-url http://user:{SECRET}@{origin}/simple\ntorch==2.11.0+cu128 --hash=sha256:{digest}\n"
+        )
+        dry = bare.stage.envguard("restore", "requirements.txt", "--dry-run", "-v")
+        done = bare.stage.envguard("restore", "requirements.txt", "-y", "--fetch", "-v")
+    assert done.returncode == 0, done.stderr
+    assert SECRET not in dry.stdout + dry.stderr + done.stdout + done.stderr
+    stored = [path for path in bare.state.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert stored == []
