@@ -31,21 +31,34 @@ if TYPE_CHECKING:
 
 
 def timeline(
+    moment: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CKPT|T]", help="Since this checkpoint was saved, or since this time.", show_default=False
+        ),
+    ] = None,
     since_checkpoint: Annotated[
-        str | None, typer.Option("--since-checkpoint", metavar="CKPT", help="What happened after it was saved.")
+        str | None, typer.Option("--since-checkpoint", metavar="CKPT", help="Show what happened after it was saved.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="T", help="From then on: ISO, `20:41`, `3h`.")
+        str | None,
+        typer.Option("--since", metavar="T", help="Show events from T on: ISO, `20:41`, `3h`, `yesterday`."),
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="T", help="Up to then.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="T", help="Show events before T.")] = None,
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", metavar="K", help="Only `package`, `run.ended`, … May repeat.")
+        list[str] | None,
+        typer.Option("--kind", metavar="K", help="Show only this kind: `package`, `run.ended`, … May repeat."),
     ] = None,
     bundle: Annotated[
-        Path | None, typer.Option("--bundle", metavar="FILE", help="Of the machine that this bundle is from.")
+        Path | None,
+        typer.Option(
+            "--bundle", metavar="FILE", help="Read a bundle written by `envguard collect` instead of this machine."
+        ),
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write it as a page.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every row, also those that no finding rests on.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page, too.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every row, also those that no finding rests on.")
+    ] = False,
     python: PythonOption = None,
     checkpoints: CheckpointsOption = None,
     json: JsonOption = False,
@@ -53,7 +66,10 @@ def timeline(
     verbose: VerboseOption = 0,
     color: ColorOption = "auto",
 ) -> None:
-    """What happened to this environment, when, and how we know."""
+    """Show what happened to this environment, when, and how we know.
+
+    Example: `envguard timeline step_690`.
+    """
     from envguard.acquire.survey import survey
     from envguard.report.screen import Screen
     from envguard.report.timeline import render, write_page
@@ -64,6 +80,7 @@ def timeline(
 
     screen = Screen(json, quiet, verbose, color)
     kinds = parse_kinds(kind or ())
+    since_checkpoint, since = _start(moment, since_checkpoint, since)
     host, request, session = _asked(bundle, python, checkpoints, since_checkpoint)
     with waiting(screen) as progress:
         seen = survey(host, request, progress)
@@ -86,6 +103,23 @@ def timeline(
         write_page(html, told(), title)
     screen.answer(report, told(quiet=quiet))
     raise typer.Exit(report.exit_code())
+
+
+def _start(moment: str | None, checkpoint: str | None, since: str | None) -> tuple[str | None, str | None]:
+    """(checkpoint, time) from which on events are shown: `--since step_90` and a bare `yesterday` are understood."""
+    from envguard.errors import UsageError
+    from envguard.timeline.asked import is_time
+
+    if moment is not None:
+        if is_time(moment) and since is None:
+            since = moment
+        elif checkpoint is None and not is_time(moment):
+            checkpoint = moment
+        else:
+            raise UsageError(f"{moment} and an option name two beginnings", "name one of them")
+    if since is not None and checkpoint is None and not is_time(since):
+        return since, None  # `--since step_90`
+    return checkpoint, since
 
 
 def _asked(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from envguard.acquire.machine.zone import Zone
 from envguard.clock import NS
@@ -16,8 +16,20 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|m|min|h|hours?|d|days?|w|weeks?)(?:
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
+_DAYS = {"today": 0, "yesterday": 1}
+
+
+def is_time(text: str) -> bool:
+    """Whether a person who writes this means a moment, and no checkpoint."""
+    try:
+        parse_time(text, Zone(UTC, "UTC"), 1e9)
+    except UsageError:
+        return False
+    return True
+
+
 def parse_time(text: str, zone: Zone, now: float, latest: bool = False) -> float:
-    """Seconds since the epoch of an ISO time or day (in the machine's zone without offset), `20:41`, or `3h` ago.
+    """Seconds since the epoch of an ISO time or day (in the zone of the machine), `20:41`, `yesterday`, or `3h` ago.
 
     A time that came twice means its first reading, with `latest` its last; so does a day its beginning or its end.
     Raises `UsageError`.
@@ -28,7 +40,10 @@ def parse_time(text: str, zone: Zone, now: float, latest: bool = False) -> float
         return now - float(ago.group(1)) * _UNIT_S[ago.group(2)[0]]
     whole_day = False
     try:
-        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", cleaned):
+        if cleaned.lower() in _DAYS:
+            day = datetime.fromtimestamp(now, zone.rules).date() - timedelta(days=_DAYS[cleaned.lower()])
+            moment, whole_day = datetime.combine(day, datetime.min.time()), True
+        elif re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", cleaned):
             today = datetime.fromtimestamp(now, zone.rules).date()
             moment = datetime.fromisoformat(f"{today}T{cleaned.zfill(5)}")
         else:
@@ -36,7 +51,8 @@ def parse_time(text: str, zone: Zone, now: float, latest: bool = False) -> float
             whole_day = re.fullmatch(r"\d{4}-\d{2}-\d{2}", cleaned) is not None
     except ValueError:
         raise UsageError(
-            f"{text!r} is no time", "write `2026-05-18T20:41`, `2026-05-18`, `20:41` or `3h` (that long ago)"
+            f"{text!r} is no time",
+            "write `2026-05-18T20:41`, `2026-05-18`, `20:41` `yesterday` or `3h` (that long ago)",
         ) from None
     if whole_day and latest:
         moment += timedelta(days=1, seconds=-1)

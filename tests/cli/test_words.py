@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -78,3 +79,36 @@ def test_a_shell_that_is_none_is_refused(stage: Stage) -> None:
     refused = stage.envguard("completion", "tcsh")
     assert refused.returncode == 2
     assert "bash" in refused.stderr
+
+
+@pytest.fixture
+def saved(torch_stage: Stage) -> Stage:
+    """A stamped checkpoint, and nothing that happened after it."""
+    step = torch_stage.checkpoints / "step_90"
+    step.mkdir()
+    (step / "model.safetensors").write_bytes(b"w" * 64)
+    done = torch_stage.envguard("snapshot", "--into", "step_90")
+    assert done.returncode in (0, 3), done.stderr
+    return torch_stage
+
+
+@pytest.mark.parametrize(
+    "words", [("step_90",), ("--since", "step_90"), ("--since-checkpoint", "step_90"), ("checkpoints/step_90",)]
+)
+def test_a_timeline_begins_at_a_checkpoint_however_it_is_named(saved: Stage, words: tuple[str, ...]) -> None:
+    answer = json.loads(saved.envguard("timeline", *words, "--json").stdout)
+    assert answer["checkpoint"]["name"] == "step_90"
+
+
+@pytest.mark.parametrize("words", [("yesterday",), ("--since", "yesterday"), ("3h",), ("--since", "today")])
+def test_a_timeline_begins_at_a_time_however_it_is_named(saved: Stage, words: tuple[str, ...]) -> None:
+    answer = json.loads(saved.envguard("timeline", *words, "--json").stdout)
+    assert answer["checkpoint"] is None
+    assert any(event["subject"] == "torch" for event in answer["events"])
+
+
+@pytest.mark.parametrize(
+    "words", [("step_90", "--since-checkpoint", "step_90"), ("3h", "--since", "2h"), ("stepp_90",)]
+)
+def test_two_beginnings_or_none_are_refused(saved: Stage, words: tuple[str, ...]) -> None:
+    assert saved.envguard("timeline", *words).returncode == 2
