@@ -15,6 +15,7 @@ from envguard.cli.options import (
     QuietOption,
     VerboseOption,
     open_session,
+    say_default,
 )
 
 
@@ -56,6 +57,8 @@ def diff(
         for note in reference.notes:
             screen.warn(f"{reference.label}: {note}")
     if any(reference.kind == "live" for reference in found):
+        python_of = live().python
+        say_default(session.python, python_of.kind, python_of.prefix, screen.warn)
         for note in elsewhere(found, live(), places.host):
             screen.warn(note)
     report = compare_references(found, knowledge, session.project.config.policy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -37,6 +38,15 @@ class Session:
     project: Project
     python: str | None
     checkpoint_roots: tuple[Path, ...]
+
+
+def say_default(named: str | None, kind: str | None, prefix: str | None, warn: Callable[[str], None]) -> None:
+    """Says that nobody chose the environment which is about to be judged: without a venv it is the Python of PATH."""
+    if named is None and kind == "system":
+        warn(
+            f"no virtual environment is active or beside this folder: the Python on PATH is examined, {prefix}; "
+            "`--python` names another"
+        )
 
 
 def open_session(python: str | None, checkpoints: list[str] | None = None, otherwise: str | None = None) -> Session:

@@ -16,6 +16,7 @@ from envguard.cli.options import (
     QuietOption,
     VerboseOption,
     open_session,
+    say_default,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def verify(
             session.project, session.python, tuple(packages or ()), deep, stamps, progress, screen.warn
         )
     report = with_unseen(report, unseen)
+    say_default(session.python, report.kind, report.prefix, screen.warn)
     screen.answer(report, render(report, verbose=verbose > 0, quiet=quiet))
     raise typer.Exit(report.exit_code())
 

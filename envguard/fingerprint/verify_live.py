@@ -6,6 +6,8 @@ import difflib
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 
+import msgspec
+
 from envguard.acquire.packages.contents import Policy
 from envguard.acquire.packages.distributions import Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment, locate
@@ -78,6 +80,7 @@ def verify_on(
     report = judge(
         seen, alike, [each for each in _half_installed(distributions) if not names or each.subject in names]
     )
+    report = msgspec.structs.replace(report, prefix=env.prefix, kind=env.kind)
     return with_unseen(report, _unowned(host, env, distributions) if not names else ())
 
 

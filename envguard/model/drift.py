@@ -128,6 +128,9 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     hashed: int
     litter: tuple[Litter, ...] = ()
+    prefix: str | None = None
+    """The environment that was looked at."""
+    kind: Literal["venv", "conda", "system"] | None = None
 
     def exit_code(self) -> int:
         """1 for damage, else 3 for what cannot be verified, else 0."""

@@ -33,7 +33,7 @@ def render(report: DiffReport, *, verbose: bool, quiet: bool) -> Callable[[Conso
         console.print(Text(printable(verdict(report)), style=style), soft_wrap=not console.is_terminal)
         if quiet:
             return
-        console.print(Text(printable(sides(report)), style="dim"))
+        console.print(Text(printable(sides(report)), style="dim"), soft_wrap=True)
         show_minority(console, report.minority or ())
         show_drifts(console, report.drifts, verbose)
         show_unknown(console, report.unknown)
@@ -46,10 +46,14 @@ def sides(report: DiffReport) -> str:
     if report.minority == ():
         return f"{report.a.label} {'match' if report.match else 'are alike as far as they could be compared'}"
     a, b = report.a, report.b
-    if a.prefix is None or b.prefix is None or a.prefix == b.prefix:
-        return f"A  {side(a)}\nB  {side(b)}"
+    if a.prefix == b.prefix:
+        return f"A  {side(a)}\nB  {side(b)}" + (f"\n   both of {a.prefix}" if a.prefix is not None else "")
     # Two environments may be what somebody compares; more often the right one was not active.
-    return f"A  {side(a)}\n   of {a.prefix}\nB  {side(b)}\n   of {b.prefix}"
+    return "\n".join(f"{name}  {side(each)}" + _of(each) for name, each in (("A", a), ("B", b)))
+
+
+def _of(each: Side) -> str:
+    return f"\n   of {each.prefix}" if each.prefix is not None else ""
 
 
 def side(each: Side) -> str:

@@ -36,7 +36,8 @@ def render(console: Console, report: LaunchReport, gated: Gate, verbose: int, as
     head = {
         "go": "go: a first start, with nothing to be held against"
         if report.reference == FIRST_START
-        else f"go: nothing stands between this environment and {report.reference}",
+        else f"go: nothing stands between this environment and {report.reference}"
+        + ("" if gated.live.deep else _BY_SIZE_AND_TIME),
         "retry": "not now: the machine is in a passing state",
         "refuse": f"refused: this is not the environment of {report.reference}"
         if verdict.drifts
@@ -139,7 +140,11 @@ def _waiver(facet: str, subject: str) -> str:
     return facet if subject in ("", facet) else f"{facet}:{subject}"
 
 
-def started_line(report: LaunchReport) -> str:
+# The watched packages are read; an edit elsewhere that keeps size and time shows only with --deep.
+_BY_SIZE_AND_TIME = " (unwatched packages by size and time)"
+
+
+def started_line(report: LaunchReport, *, deep: bool) -> str:
     """One line for the person who starts it."""
     waived = f", {sum(len(w.covers) for w in report.waived)} waived" if report.waived else ""
     if report.reference == FIRST_START:
@@ -147,7 +152,7 @@ def started_line(report: LaunchReport) -> str:
     if report.unknown or any(drift.severity != "info" for drift in report.drifts):
         how = f"is let pass against {report.reference}"  # waived, or below `refuse`: no match, and not called one
     else:
-        how = f"matches {report.reference}"
+        how = f"matches {report.reference}{'' if deep else _BY_SIZE_AND_TIME}"
     return f"envguard: {report.fingerprint} {how}{waived}: starting"
 
 

@@ -28,6 +28,8 @@ def render(report: VerifyReport, *, verbose: bool, quiet: bool) -> Callable[[Con
         console.print(Text(printable(verdict(report)), style=style))
         if quiet:
             return
+        if report.prefix is not None:
+            console.print(Text(printable(f"of {report.prefix}"), style="dim"), soft_wrap=True)
         for package, rows in groupby(report.problems, key=lambda row: row.package):
             _package(console, package, list(rows), verbose)
         _unverifiable(console, report, verbose)
