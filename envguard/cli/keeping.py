@@ -45,6 +45,7 @@ def write_lock(session: Session, path: str, taken: Fingerprint, screen: Screen) 
     from envguard.acquire.packages.environment import locate
     from envguard.acquire.packages.uv_cache import read_caches
     from envguard.acquire.packages.uv_cache_places import cache_directories
+    from envguard.acquire.packages.uv_indexes import configured_indexes
     from envguard.acquire.seam.host import LiveHost
     from envguard.restore.fetching import index_urls
     from envguard.restore.locking import lock_text
@@ -53,7 +54,7 @@ def write_lock(session: Session, path: str, taken: Fingerprint, screen: Screen) 
     host = LiveHost()
     env = locate(host, session.python, str(session.start))
     caches = read_caches(host, cache_directories(host, env, session.project.config))
-    text = lock_text(path, taken, caches, index_urls(None, os.environ))
+    text = lock_text(path, taken, caches, index_urls(None, os.environ, configured_indexes(host)))
     try:
         write_atomically(session.start / path, text.encode())
     except OSError as error:

@@ -26,11 +26,13 @@ from envguard.acquire.packages.wheel_files import NotAWheel, read_wheel
 from envguard.acquire.seam.address import Address
 from envguard.acquire.seam.host import Host
 from envguard.restore.candidate import Candidate, from_wheel
+from envguard.restore.login import Logins, with_login
 from envguard.restore.plan import same_version
 from envguard.restore.progress import Progress
 from envguard.restore.wanted import Wanted
 
 TIMEOUT_S = 60
+LOGIN = "a login is taken from the URL, from netrc, or from UV_INDEX_NAME_USERNAME and _PASSWORD"
 CHUNK = 1 << 20
 MOST_PAGE = 64 << 20
 # `name=https://…` of UV_INDEX; a `=` further on belongs to the URL.
@@ -55,10 +57,13 @@ def fetch(
 ) -> Candidate:
     """Downloads one wheel of `wanted` into `folder`. Raises `FetchFailed`, and OSError where it cannot be written."""
     reasons: list[str] = []
+    indexes = tuple(indexes)
+    logins = Logins((*indexes, *wanted.urls), os.environ)
+    indexes = tuple(map(logins.complete, indexes))
     for offer in _offers(wanted, indexes, tags, reasons):
         path = folder / offer.filename
         try:
-            digest = _download(offer.url, path, progress)
+            digest = _download(logins.complete(offer.url), path, progress)
             return _accepted(wanted, offer, path, digest, host)
         except (FetchFailed, NotAWheel) as error:
             path.unlink(missing_ok=True)
@@ -100,16 +105,29 @@ def _offers(wanted: Wanted, indexes: Iterable[Address], tags: frozenset[str], re
     return fitting
 
 
-def index_urls(wanted: Wanted | None, environ: Mapping[str, str]) -> tuple[Address, ...]:
-    """Indexes that may have it: the lock's, those that uv is told of, PyPI; for torch's builds its own index, which
-    the local version names (`+cu128`)."""
+def index_urls(
+    wanted: Wanted | None, environ: Mapping[str, str], configured: Iterable[tuple[str | None, str]] = ()
+) -> tuple[Address, ...]:
+    """Indexes that may have it: the lock's, those that uv's variables and configuration name, PyPI.
+
+    For torch's builds also its own index, which the local version names (`+cu128`). A named index comes with the
+    login that uv's variables give to it.
+    """
     found = [wanted.index] if wanted is not None and wanted.index is not None else []
     local = ((wanted.shown if wanted is not None else None) or "").partition("+")[2]
     if re.fullmatch(r"cu\d+|cpu|rocm[\d.]+|xpu", local):
         found.append(Address(f"https://download.pytorch.org/whl/{local}"))
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
-        found += [Address(_NAMED_INDEX.sub("", part)) for part in environ.get(name, "").split()]
+        found += [_named(part, environ) for part in environ.get(name, "").split()]
+    found += [with_login(Address(url), name, environ) if name else Address(url) for name, url in configured]
     return tuple(dict.fromkeys([*found, Address("https://pypi.org/simple")]))
+
+
+def _named(index: str, environ: Mapping[str, str]) -> Address:
+    """An index as a variable of uv's gives it, `URL` or `NAME=URL`."""
+    match = _NAMED_INDEX.match(index)
+    address = Address(index[match.end() :] if match else index)
+    return with_login(address, match.group()[:-1], environ) if match else address
 
 
 def _offer(url: Address, sha256: str | None) -> Offer:
@@ -196,7 +214,8 @@ def _open(url: Address, accept: str) -> Any:
         _authorize(request, url)
         return urllib.request.build_opener(_SameOrigin(url)).open(request, timeout=TIMEOUT_S)
     except urllib.error.HTTPError as error:
-        raise FetchFailed(f"HTTP {error.code} {error.reason}") from None
+        says = f"; {LOGIN}" if error.code in (401, 403) else ""
+        raise FetchFailed(f"HTTP {error.code} {error.reason}{says}") from None
     except OSError as error:
         raise FetchFailed(str(getattr(error, "reason", None) or error.strerror or type(error).__name__)) from None
     except (http.client.HTTPException, ValueError) as error:

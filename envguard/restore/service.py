@@ -17,6 +17,7 @@ from envguard import clock
 from envguard.acquire.packages.distributions import read_distributions
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.installs import read_installs
+from envguard.acquire.packages.uv_indexes import configured_indexes
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes
 from envguard.acquire.torch.compile_cache import Build
@@ -135,11 +136,12 @@ def _fetch(request: Request, lacking: Iterable[Wanted], progress: Progress) -> P
     """The plan with what could be downloaded; why the rest could not be is said in its notes."""
     folder = request.state / "fetched"
     found, failed = [], []
+    configured = configured_indexes(request.host)
     try:
         open_state(request.state)
         folder.mkdir(exist_ok=True)
         for wanted in lacking:
-            indexes = index_urls(wanted, os.environ)
+            indexes = index_urls(wanted, os.environ, configured)
             try:
                 found.append(fetch(wanted, indexes, wheel_tags(request.env), folder, request.host, progress))
             except FetchFailed as error:

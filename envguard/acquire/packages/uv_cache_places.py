@@ -17,7 +17,7 @@ def cache_directories(host: Host, env: Environment | None, config: Config) -> tu
     environ, machine = host.environ(), host.machine()
     home = environ.get("HOME") or machine.home
     found = [environ["UV_CACHE_DIR"]] if environ.get("UV_CACHE_DIR") else []
-    found += _configured(host, machine.cwd, environ.get("XDG_CONFIG_HOME") or f"{home}/.config")
+    found += _configured(host)
     found.append(f"{environ.get('XDG_CACHE_HOME') or f'{home}/.cache'}/uv")
     found += config.uv_caches
     real: dict[str, None] = {}
@@ -27,21 +27,29 @@ def cache_directories(host: Host, env: Environment | None, config: Config) -> tu
     return tuple(real)
 
 
-def _configured(host: Host, start: str, config_home: str) -> Iterator[str]:
-    """`cache-dir` of the nearest uv.toml or [tool.uv], of the user's, and of the system's configuration."""
-    folder = start.rstrip("/")
+def settings(host: Host) -> Iterator[tuple[str, dict[str, Any]]]:
+    """uv's configuration as (folder, table): the nearest uv.toml and [tool.uv] first, then the user's and the
+    system's."""
+    environ, machine = host.environ(), host.machine()
+    home = environ.get("HOME") or machine.home
+    folder = machine.cwd.rstrip("/")
     while folder:
         for name in ("uv.toml", "pyproject.toml"):
             table = _toml(host, f"{folder}/{name}")
             if name == "pyproject.toml":
                 table = table.get("tool", {}).get("uv", {}) if isinstance(table.get("tool"), dict) else {}
-            if isinstance(table, dict) and isinstance(table.get("cache-dir"), str):
-                yield table["cache-dir"] if table["cache-dir"][:1] in "/~" else f"{folder}/{table['cache-dir']}"
+            if isinstance(table, dict):
+                yield folder, table
         folder = folder.rpartition("/")[0]
-    for path in (f"{config_home}/uv/uv.toml", "/etc/uv/uv.toml"):
-        value = _toml(host, path).get("cache-dir")
+    for place in (f"{environ.get('XDG_CONFIG_HOME') or f'{home}/.config'}/uv", "/etc/uv"):
+        yield place, _toml(host, f"{place}/uv.toml")
+
+
+def _configured(host: Host) -> Iterator[str]:
+    for folder, table in settings(host):
+        value = table.get("cache-dir")
         if isinstance(value, str):
-            yield value
+            yield value if value[:1] in "/~" else f"{folder}/{value}"
 
 
 def _toml(host: Host, path: str) -> dict[str, Any]:

@@ -81,6 +81,19 @@ class Address:
         """Scheme, host and port, in lower case."""
         return (self._scheme + self._rest.partition("/")[0].partition("#")[0]).lower()
 
+    @property
+    def host(self) -> str:
+        """The server's name without its port, in lower case."""
+        name = self.origin.removeprefix(self._scheme.lower())
+        return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+
+    def with_login(self, user: str, password: str) -> Address:
+        """The same address for a user, both as they are."""
+        made = Address(self._scheme + self._rest)
+        made._query = self._query
+        made._user = f"{urllib.parse.quote(user, safe='')}:{urllib.parse.quote(password, safe='')}"
+        return made
+
     def below(self, name: str) -> Address:
         """The page of a project in this index."""
         query = f"?{self._query}" if self._query else ""
