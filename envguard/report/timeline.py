@@ -162,12 +162,16 @@ class View:
             self.console.print()
 
     def _clock(self, event: Event, at: str) -> str:
-        """`20:52:11`, an interval as `20:59–23:20`, `≤` where only the bound is known, `+1` for the next day."""
+        """`20:52:11`, an interval as `20:59–23:20` or `20:52:11–14`, `≤` where only the bound is known, `+1` for the
+        next day. How long an install took is no interval."""
         if event.time is None:
             return f"≤{at[11:19]}"
         end = self.local(event.end) if event.end is not None else at
-        if clock.seconds(event.end or event.time) - clock.seconds(event.time) < 60 or event.kind == "process.stale":
+        apart = clock.seconds(event.end or event.time) - clock.seconds(event.time)
+        if apart < 1 or event.kind == "process.stale" or (apart < 60 and event.transaction is not None):
             return at[11:19]
+        if at[:16] == end[:16]:
+            return f"{at[11:19]}–{end[17:19]}"
         days = (datetime.fromisoformat(end[:10]) - datetime.fromisoformat(at[:10])).days
         return f"{at[11:16]}–{end[11:16]}" + (f"+{days}" if days else "")
 

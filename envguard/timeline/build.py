@@ -184,7 +184,7 @@ def _other_events(survey: Survey) -> Iterable[Event]:
     yield from system_events.boot_events(survey.boots)
     yield from system_events.package_events(survey.apt, survey.dpkg)
     yield from system_events.cache_events(survey.compile_caches)
-    yield from clearing_events(survey.stamps, survey.compile_caches, survey.machine)
+    yield from clearing_events(survey.stamps, survey.compile_caches, survey.machine, survey.journal)
     yield from system_events.own_events(survey.journal, survey.runs)
     yield from system_events.command_events(survey.commands, survey.compile_caches)
 

@@ -6,12 +6,15 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace as replace_times
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
+from envguard.acquire.runs.own_records import Entry
 from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.torch.cache_places import Place
@@ -22,6 +25,7 @@ from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import CompileCache
 from envguard.timeline.events.cache_clearings import clearing_events
 from envguard.timeline.events.happening import end_of, start_of
+from envguard.timeline.events.system import cache_events
 from tests.acquire.made_up import MadeUp
 from tests.caches import cache_of_step_4
 from tests.fingerprint.made import cache, fingerprint, replace
@@ -42,7 +46,7 @@ def stamp(*caches: CompileCache, host: str = "box", minutes: int = 0, why_not: s
 
 
 WARM = cache(path=RUN, owner="ada", bytes=3_100_000)
-GONE = CacheTimes(RUN, "inductor", False, parent_changed_ns=int((SAVED + 7200) * clock.NS))
+GONE = CacheTimes(RUN, "inductor", False, emptied_ns=int((SAVED + 7200) * clock.NS))
 
 
 def told(*stamps: Stamp, times: CacheTimes = GONE) -> list[Event]:
@@ -79,8 +83,47 @@ def test_one_that_is_there_did_not_go() -> None:
     assert end_of(event) == MACHINE.now, "emptied, and nothing tells when"
 
 
+@pytest.mark.parametrize(
+    ("times", "end_s", "state"),
+    [
+        ({"emptied_ns": 60}, 60, "empty"),
+        ({"emptied_ns": 60, "born_ns": -9_000}, 60, "empty"),
+        # Removed and made anew: it was gone when the new one was born.
+        ({"emptied_ns": 60, "born_ns": 50}, 50, "empty"),
+        ({"emptied_ns": -5, "born_ns": -9_000}, None, "empty"),
+    ],
+)
+def test_an_emptied_folder_tells_when(times: dict[str, int], end_s: int | None, state: str) -> None:
+    facts: dict[str, Any] = {name: int((SAVED + at) * clock.NS) for name, at in times.items()}
+    emptied = replace_times(CacheTimes(RUN, "inductor", True), **facts)
+    (event,) = told(stamp(WARM), times=emptied)
+    assert event.summary == f"inductor is {state}: step_4 was saved with 3.1 MB in it"
+    assert end_of(event) == (SAVED + end_s if end_s is not None else MACHINE.now)
+    assert not list(cache_events([emptied])), "a folder of nothing was not created"
+
+
+def test_a_snapshot_that_saw_it_later_is_the_lower_bound() -> None:
+    later = fingerprint(compile_cache=(WARM,), taken_at=clock.iso(SAVED + 900))
+    journal = [Entry("/p/.envguard/journal-box.jsonl", 3, "snapshot", later.taken_at, {}, later)]
+    (event,) = clearing_events([stamp(WARM)], [GONE], MACHINE, journal)
+    assert (start_of(event), end_of(event)) == (SAVED + 900, SAVED + 7200)
+    assert event.evidence[0].witness == "journal"
+    (event,) = clearing_events([stamp(WARM, minutes=30)], [GONE], MACHINE, journal)
+    assert start_of(event) == SAVED + 1800
+
+
+def test_the_folders_that_are_left_bound_the_emptying(tmp_path: Path) -> None:
+    (tmp_path / "inductor" / "fxgraph" / "aa").mkdir(parents=True)
+    os.utime(tmp_path / "inductor", (SAVED - 5, SAVED - 5))
+    os.utime(tmp_path / "inductor" / "fxgraph", (SAVED + 30, SAVED + 30))
+    os.utime(tmp_path / "inductor" / "fxgraph" / "aa", (SAVED + 60, SAVED + 60))
+    unknown: list[Unknown] = []
+    (times,) = read_cache_times(LiveHost(), [Place("inductor", str(tmp_path / "inductor"), "test")], unknown)
+    assert (times.files, times.emptied_ns) == (0, int((SAVED + 60) * clock.NS))
+
+
 def test_a_folder_that_last_changed_before_the_stamp_dates_nothing() -> None:
-    (event,) = told(stamp(WARM), times=CacheTimes(RUN, "inductor", False, parent_changed_ns=1))
+    (event,) = told(stamp(WARM), times=CacheTimes(RUN, "inductor", False, emptied_ns=1))
     assert end_of(event) == MACHINE.now
 
 
@@ -89,7 +132,7 @@ def test_the_nearest_folder_that_is_there_bounds_the_removal(tmp_path: Path) -> 
     os.utime(tmp_path, (SAVED, SAVED))
     unknown: list[Unknown] = []
     (times,) = read_cache_times(LiveHost(), [place], unknown)
-    assert (times.exists, times.parent_changed_ns, unknown) == (False, int(SAVED * clock.NS), [])
+    assert (times.exists, times.emptied_ns, unknown) == (False, int(SAVED * clock.NS), [])
 
 
 def test_the_timeline_tells_when_the_trainer_s_cache_vanished(torch_stage: Stage) -> None:

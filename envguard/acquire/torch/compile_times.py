@@ -39,8 +39,9 @@ class CacheTimes:
     """(writer tag, first and last mtime among the sampled entries) of each writer, oldest first."""
     stamp: CacheStamp | None = None
     """What a restore put into it, where one did."""
-    parent_changed_ns: int | None = None
-    """mtime of the nearest folder that would hold it, where it does not exist: no later removal can have happened."""
+    emptied_ns: int | None = None
+    """Where it does not exist, mtime of the nearest folder that would hold it; where it holds no file, the newest
+    mtime of its folders: no later removal can have happened."""
 
 
 def read_cache_times(host: Host, places: Iterable[Place], unknown: list[Unknown]) -> tuple[CacheTimes, ...]:
@@ -51,7 +52,7 @@ def read_cache_times(host: Host, places: Iterable[Place], unknown: list[Unknown]
             found.append(_times(host, place, unknown))
         except (FileNotFoundError, NotADirectoryError):
             changed = _above_changed_ns(host, place.path)
-            found.append(CacheTimes(place.path, place.kind, False, parent_changed_ns=changed))
+            found.append(CacheTimes(place.path, place.kind, False, emptied_ns=changed))
         except OSError as error:
             unknown.append(Unknown.refused(f"compile cache {place.path}", error))
     return tuple(found)
@@ -87,6 +88,7 @@ def _times(host: Host, place: Place, unknown: list[Unknown]) -> CacheTimes:
         bytes=sum(stat.size for _, stat in files),
         tags=_tags(host, place, files),
         stamp=_stamp(host, place, unknown),
+        emptied_ns=None if files else max([top.mtime_ns, *(s.mtime_ns for _, s in walked.entries if s.is_directory)]),
     )
 
 

@@ -1,11 +1,14 @@
-"""Compile caches that stamps of this machine name and that are not there any more: they went after the last one."""
+"""Compile caches that stamps and snapshots of this machine name and that hold nothing any more: they went after the
+last one."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from envguard import clock
+from envguard.acquire.runs.own_records import Entry
 from envguard.acquire.runs.stamps import Stamp
 from envguard.acquire.seam.host import Machine
 from envguard.acquire.torch.cache_evidence import seen_here
@@ -16,46 +19,64 @@ from envguard.model.evidence import Evidence
 from envguard.model.fingerprint import CompileCache
 from envguard.timeline.events.happening import make_event
 
-Last = tuple[int, Stamp, CompileCache]
+
+@dataclass(frozen=True)
+class _Look:
+    """A fingerprint that saw something in a cache: when, whose word it is, and how a sentence names it."""
+
+    time_ns: int
+    proof: Evidence
+    label: str
+    cache: CompileCache
 
 
-def clearing_events(stamps: Iterable[Stamp], caches: Iterable[CacheTimes], machine: Machine) -> Iterable[Event]:
-    """A clearing for each cache that a stamp saw something in and that is gone or holds no file now.
+def clearing_events(
+    stamps: Iterable[Stamp], caches: Iterable[CacheTimes], machine: Machine, journal: Iterable[Entry] = ()
+) -> Iterable[Event]:
+    """A clearing for each cache that a stamp or a snapshot saw something in and that is gone or holds no file now.
 
-    It went between that stamp and the last change of the folder that held it, which is the removal itself or came
-    later; where that folder is gone too, or its time is older, nothing but now bounds it.
+    It went between the last of them and the last change of the folders that held it, or the birth of the folder that
+    is there now. Where those are gone too, or their times are older, nothing but now bounds it.
     """
-    last = _last_seen(stamps, machine)
+    last: dict[str, _Look] = {}
+    for look in _looks(stamps, journal, machine):
+        if look.cache.path not in last or last[look.cache.path].time_ns < look.time_ns:
+            last[look.cache.path] = look
     for cache in caches:
         if cache.path not in last or (cache.exists and cache.files):
             continue
-        seen_ns, stamp, was = last[cache.path]
-        parent = cache.parent_changed_ns
-        dated = parent is not None and parent >= seen_ns
+        seen = last[cache.path]
+        bounds = [at for at in (cache.emptied_ns, cache.born_ns) if at is not None and at >= seen.time_ns]
         now = "it holds no file" if cache.exists else "it is not there"
         proofs = [
-            Evidence(witness="stamp", path=stamp.path, field=f"compile_cache {cache.path}", value=was.verdict),
+            seen.proof,
             Evidence(witness="compile-cache", path=cache.path, field="state", value=now),
         ]
-        held = size(was.bytes) or "entries"
-        text = f"{posixpath.basename(cache.path)} is gone: {stamp.checkpoint.name} was saved with {held} in it"
-        end = parent if dated else int(machine.now * clock.NS)
+        held = size(seen.cache.bytes) or "entries"
+        state = "empty" if cache.exists else "gone"
+        text = f"{posixpath.basename(cache.path)} is {state}: {seen.label} with {held} in it"
+        end = min(bounds, default=int(machine.now * clock.NS))
         yield make_event(
-            "compile_cache.cleared", cache.path, seen_ns, end, text, proofs, from_=held, open_end=not dated
+            "compile_cache.cleared", cache.path, seen.time_ns, end, text, proofs, from_=held, open_end=not bounds
         )
 
 
-def _last_seen(stamps: Iterable[Stamp], machine: Machine) -> dict[str, Last]:
-    """Path → when a stamp last saw entries in the cache there, which stamp, and what it saw."""
-    found: dict[str, Last] = {}
-    for stamp in stamps:
-        if not stamp.counts or stamp.fingerprint is None:
+def _looks(stamps: Iterable[Stamp], journal: Iterable[Entry], machine: Machine) -> Iterator[_Look]:
+    """Every word on a cache of this user on this machine that held something; one without a time dates nothing."""
+    said = [(stamp.fingerprint, "stamp", stamp.path, "", f"{stamp.checkpoint.name} was saved")
+            for stamp in stamps if stamp.counts]  # fmt: skip
+    said += [
+        (entry.fingerprint, "journal", entry.path, f"line {entry.line}", "a snapshot saw it") for entry in journal
+    ]
+    for taken, witness, path, where, label in said:
+        if taken is None:
             continue
         try:
-            taken = clock.nanoseconds(stamp.fingerprint.taken_at)
+            moment = clock.nanoseconds(taken.taken_at)
         except ValueError:
-            continue  # a stamp whose time is none dates nothing
-        for cache in seen_here(stamp.fingerprint, machine):
-            if cache.path not in found or found[cache.path][0] < taken:
-                found[cache.path] = taken, stamp, cache
-    return found
+            continue
+        for cache in seen_here(taken, machine):
+            proof = Evidence(
+                witness=witness, path=path, field=where or f"compile_cache {cache.path}", value=cache.verdict
+            )
+            yield _Look(moment, proof, label, cache)

@@ -133,7 +133,8 @@ def cache_events(caches: Iterable[CacheTimes]) -> Iterable[Event]:
         stamp = cache.stamp
         if stamp is not None:
             yield _restored(cache.path, stamp)
-        if cache.born_ns is not None and not (stamp is not None and _made_by(stamp, cache.born_ns)):
+        # A folder that holds nothing is no cache: that it was emptied is an event of its own.
+        if cache.files and cache.born_ns is not None and not (stamp is not None and _made_by(stamp, cache.born_ns)):
             evidence = [
                 Evidence(witness="compile-cache", path=cache.path, field="btime", value=clock.iso_ns(cache.born_ns))
             ]
