@@ -37,7 +37,7 @@ from envguard.timeline.findings.removals import removal_findings
 from envguard.timeline.findings.startup import gone_events, startup_events, startup_findings
 from envguard.timeline.findings.swaps import counts, swap_findings
 from envguard.timeline.packages.hints import read_hints
-from envguard.timeline.packages.inferred import Departure, inferred_swaps, read_departures
+from envguard.timeline.packages.inferred import Departure, inferred_swaps, read_departures, record_edits
 from envguard.timeline.packages.package_events import Packages, read_packages
 from envguard.timeline.packages.records import Record, own_records, read_records, taken_ns
 from envguard.timeline.packages.removals import Present
@@ -133,6 +133,7 @@ def understand(survey: Survey) -> Understood:
     events: list[Event] = [*packages.events, *inferred.swaps]
     departures = departures_of(survey, own, packages)
     events += [item.event for item in departures]
+    events += record_edits(survey.installs, own, {edit.path for edit in survey.edits})
     startup = (
         *startup_events(survey.startup_files, any(item.copied_ns for item in survey.installs)),
         *gone_events(survey.startup_files, own, int(survey.machine.now * clock.NS)),

@@ -76,7 +76,9 @@ def _edited_since(survey: Survey, saved_ns: int, told: set[str]) -> Iterable[Bef
         install = builds.get(name)
         if name in told or install is None or install.build is None or (install.end_ns or saved_ns) > saved_ns:
             continue
-        if all(edit.first_ns > saved_ns for edit in edits):
+        if any(edit.beside is not None and edit.first_ns > saved_ns for edit in edits):
+            yield Before(name, doubt="its RECORD was written anew since then, and what that listed is not known")
+        elif all(edit.first_ns > saved_ns for edit in edits):
             proofs = tuple(item for edit in edits for item in edit_proofs(edit))
             yield Before(name, edited=Untouched(install.version, install.build, proofs))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from envguard.acquire.packages.record_file import record_hash
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 
@@ -126,3 +128,41 @@ def test_a_tree_that_was_copied_without_its_times_was_not_edited(saved: Stage) -
     _, answer = timeline(saved, "--python", str(copy))
     assert [item["title"] for item in answer["findings"] if "edited" in item["title"]] == []
     assert not any(item["what"] == "edits in site-packages" for item in answer["unknown"])
+
+
+def write_anew_with_record(stage: Stage, file: Path, data: bytes) -> Path:
+    """An edit with which RECORD was rewritten, so that the two agree."""
+    (record,) = stage.site.glob(f"{file.parent.name}-*.dist-info/RECORD")
+    old, new = (record_hash("sha256", hashlib.sha256(text).digest()) for text in (file.read_bytes(), data))
+    size = len(file.read_bytes())
+    file.write_bytes(data)
+    text = record.read_text()
+    assert f"{old},{size}" in text
+    record.write_text(text.replace(f"{old},{size}", f"{new},{len(data)}"))
+    return record
+
+
+# Without a record, and with its times put back, nothing is left of it but a ctime, and the archive by which `verify`
+# tells.
+@pytest.mark.parametrize(
+    ("witness", "kept"), [("none", False), ("stamp", False), ("snapshot", False), ("stamp", True), ("snapshot", True)]
+)
+def test_a_record_that_was_edited_with_its_file(saved: Stage, witness: str, kept: bool) -> None:
+    """It was called another build, under the times of an older install."""
+    if witness != "none":
+        arguments = ("--into", "step_690") if witness == "stamp" else ()
+        assert saved.envguard("snapshot", *arguments).returncode == 0
+    (record,) = saved.site.glob("transformers-*.dist-info/RECORD")
+    before = record.stat(), module(saved).stat()
+    write_anew_with_record(saved, module(saved), b'__version__ = "5.6.0"  # patched\n')
+    if kept:
+        for path, facts in zip((record, module(saved)), before, strict=True):
+            os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    code, answer = timeline(saved)
+    assert code == 1
+    assert not [item for item in answer["events"] if item["kind"] == "package.replaced"]
+    (event,) = [item for item in answer["events"] if item["kind"] == "file.patched"]
+    assert event["subject"] == str(record)
+    assert event["summary"].startswith("RECORD of transformers was written anew")
+    assert event["end"] > answer["checkpoint"]["time"]
+    assert EDITED in [item["title"] for item in answer["findings"]]

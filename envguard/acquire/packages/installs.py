@@ -72,6 +72,11 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
     full_version: str | None
     """With the local part that `version.py` gives where METADATA leaves it out."""
     evidence: tuple[Evidence, ...]
+    mark_changed_ns: int | None = None
+    """ctime of INSTALLER, which nothing sets back: whatever put the dist-info there moved it."""
+    record_written_ns: int | None = None
+    record_changed_ns: int | None = None
+    """mtime and ctime of RECORD, of a dist-info that has an INSTALLER as well. Installers write both at once."""
     cut_short: str | None = None
     """How far it had come when it was cut short; None where it ended."""
 
@@ -138,6 +143,7 @@ def _install(host: Host, distribution: Distribution, owners: Counter[str]) -> In
     if doubt is not None or start is None or (end is not None and start > end):
         # The births belong to another moment than the marks: the marks alone are left.
         start = end
+    both = (marks[0][1], marks[1][1]) if len(marks) == 2 else None
     payload = _payload(host, distribution)
     if payload is not None:
         evidence.append(_weak_witness(payload))
@@ -160,6 +166,9 @@ def _install(host: Host, distribution: Distribution, owners: Counter[str]) -> In
         build=build_identity(distribution.record.rows) if distribution.record is not None else None,
         full_version=_full_version(host, distribution),
         evidence=tuple(evidence),
+        mark_changed_ns=both[0].ctime_ns if both is not None else None,
+        record_written_ns=both[1].mtime_ns if both is not None else None,
+        record_changed_ns=both[1].ctime_ns if both is not None else None,
     )
 
 

@@ -50,6 +50,9 @@ class Edited:
     """Hard links: above 1 the edit went into the cache, too, and into every environment that shares it."""
     since_ns: int | None = None
     """Of a file whose mtime is no later than its install: it was edited between this and its ctime."""
+    beside: tuple[str, ...] | None = None
+    """Of a RECORD that was written anew after the install: the files of the package that are newer than the install,
+    too, and as the new RECORD lists them. None of every other file."""
 
     @property
     def first_ns(self) -> int:
@@ -140,34 +143,51 @@ def read_edits(
 ) -> tuple[Edited, ...]:
     """Files of packages that were edited after their install; one that was merely touched has its old content and is
     none, nor is one that was emptied (`envguard.acquire.packages.lost_files`)."""
+    managed = {item.directory for item in distributions.found if managed_by(item) is not None}
     ends = {
         install.directory: install
         for install in installs
-        if install.end_ns is not None and (install.doubt is None or install.copied_ns is not None)
+        if install.end_ns is not None
+        and (install.doubt is None or install.copied_ns is not None)
+        # The system's or conda's manager patches files after RECORD was written, and verifies them by its own lists.
+        and install.directory not in managed
     }
     late: list[_Late] = []
     near: list[_Late] = []
     for distribution in distributions.found:
         install = ends.get(distribution.directory)
-        # The system's or conda's manager patches files after RECORD was written, and verifies them by its own lists.
-        if install is not None and distribution.record is not None and managed_by(distribution) is None:
+        if install is not None and distribution.record is not None:
             suspects = list(_late(distribution, distribution.record, install, trees.of(distribution.location)))
             late += [item for item in suspects if not item.near]
             near += [item for item in suspects if item.near]
     # A copy of a tree writes files in any order: then many are a little newer than the marks of their install.
     near = near if len(near) <= MOST_DIGESTS else []
     found = []
+    sound: dict[str, list[str]] = {}
     for item in (*late[:MOST_DIGESTS], *near):
         stat = item.stat
         try:
-            if item.recorded != hash_as(host, item.path, item.recorded):
+            if item.recorded == hash_as(host, item.path, item.recorded):
+                sound.setdefault(item.package, []).append(item.path)
+            else:
                 found.append(Edited(item.package, item.path, stat.mtime_ns, stat.ctime_ns, stat.nlink, item.since_ns))
         except OSError as error:
             unknown.append(Unknown.refused(item.path, error))
     if len(late) > MOST_DIGESTS:
         unknown.append(Unknown("edits in site-packages", f"{len(late)} files are newer than their install; "
                                f"{MOST_DIGESTS} were hashed"))  # fmt: skip
+    for install in ends.values():
+        if _record_anew(install):
+            path, beside = f"{install.directory}/RECORD", tuple(sorted(sound.get(install.name, ())))
+            written, changed = install.record_written_ns or 0, install.record_changed_ns or 0
+            found.append(Edited(install.name, path, written, changed, 1, beside=beside))
     return tuple(found)
+
+
+def _record_anew(install: Install) -> bool:
+    """Whether RECORD was written after the install: what it lists need not be what was installed."""
+    written = install.record_written_ns
+    return written is not None and install.end_ns is not None and written > install.end_ns + EDIT_SLACK_NS
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from envguard import clock
 from envguard.acquire.project.git_history import DirtyFile, GitHistory
 from envguard.acquire.project.watched_files import Edited, Watched
+from envguard.fingerprint.units import some_of
 from envguard.model.event import Event, EventKind
 from envguard.model.evidence import Evidence
 from envguard.timeline.events.happening import make_event
@@ -65,6 +66,9 @@ def _dirty_event(history: GitHistory, file: DirtyFile) -> Event:
 def edit_events(edits: Iterable[Edited]) -> Iterable[Event]:
     """Installed files that were edited after their install."""
     for edit in edits:
+        if edit.beside is not None:
+            yield _record_event(edit, edit.beside)
+            continue
         differs = Evidence(witness="dist-info", path=edit.path, field="sha256", value="not the one in RECORD")
         shared = kept = ""
         if edit.shared > 1:
@@ -76,6 +80,16 @@ def edit_events(edits: Iterable[Edited]) -> Iterable[Event]:
         yield make_event(
             "file.patched", edit.path, edit.first_ns, end_ns, text, (*edit_proofs(edit), differs), confidence="strong"
         )
+
+
+def _record_event(edit: Edited, beside: tuple[str, ...]) -> Event:
+    files = f", with {some_of([_name(path) for path in beside])}" if beside else ""
+    text = f"RECORD of {edit.package} was written anew after its install{files}"
+    mark = f"{posixpath.dirname(edit.path)}/INSTALLER"
+    earlier = Evidence(witness="dist-info", path=mark, field="mtime", value="earlier than RECORD's")
+    return make_event(
+        "file.patched", edit.path, edit.mtime_ns, None, text, (*edit_proofs(edit), earlier), confidence="strong"
+    )
 
 
 def edit_proofs(edit: Edited) -> tuple[Evidence, ...]:

@@ -151,7 +151,7 @@ def drift_findings(
     ref: str | None,
 ) -> Told:
     """Every objection of `diff` as an event in a finding: one that is there already, else a new one."""
-    ground = _Ground(compared, {**{edit.path: edit.package for edit in survey.edits}, **compared.startup})
+    ground = _Ground(compared, _owners(survey, compared))
     drafts = [draft for draft in drafts if not draft.by_times or not compared.equal(draft.about)]
     told = Told(list(events), drafts)
     resting = {event.id for draft in drafts for event in draft.events}
@@ -186,6 +186,12 @@ def drift_findings(
         for event in events
     ]
     return told
+
+
+def _owners(survey: Survey, compared: Compared) -> dict[str, str]:
+    edited = {edit.path: edit.package for edit in survey.edits}
+    records = {f"{install.directory}/RECORD": install.name for install in survey.installs}
+    return {**records, **edited, **compared.startup}
 
 
 def _group(drift: Drift) -> str:

@@ -3,7 +3,7 @@ times of an older install (a backup that was unpacked): told by two sightings th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -143,6 +143,8 @@ def read_departures(
         # With the second that a swap allows a sighting: what it names as the build before is told there.
         later = name in swapped and swapped[name] + clock.NS >= seen_ns
         if not later and _is_another(then, seen, install):
+            if _record_alone(install, seen_ns):
+                continue
             copied = install.copied_ns if (install.copied_ns or 0) > seen_ns else None
             proofs = tuple(item.proof for item in reversed(records) if _agrees(item, seen))
             # A stamp lies beside its checkpoint and is what a person can look at; the last word sets the bound.
@@ -150,6 +152,40 @@ def read_departures(
             proofs = tuple(dict.fromkeys((proof, record.proof)))
             event = _departed(seen, install, proofs, copied, seen_ns, now_ns)
             yield Departure(event, proof, install, copied or seen_ns, copied is not None)
+
+
+def _record_alone(install: Install, seen_ns: int) -> bool:
+    """Whether RECORD was written anew after that moment in a dist-info that had been there before: the package was
+    edited with its RECORD, and no other install lies there."""
+    return (
+        install.mark_changed_ns is not None
+        and install.record_changed_ns is not None
+        and install.mark_changed_ns <= seen_ns < install.record_changed_ns
+    )
+
+
+def record_edits(installs: Sequence[Install], records: Sequence[Record], told: Set[str]) -> Iterator[Event]:
+    """RECORDs that list other content than the last record of this environment knows, and were written after it;
+    `told` are those of which an event tells already."""
+    for install in installs:
+        path = f"{install.directory}/RECORD"
+        record = next((item for item in reversed(records) if install.name in item.there), None)
+        seen = record.sighting(install.name) if record is not None else None
+        if record is None or seen is None or path in told or install.editable:
+            continue
+        then = record.named.packages[install.name]
+        if _is_another(then, seen, install) and _record_alone(install, record.time_ns):
+            assert install.record_changed_ns is not None
+            changed = clock.iso_ns(install.record_changed_ns)
+            yield make_event(
+                "file.patched",
+                path,
+                record.time_ns,
+                install.record_changed_ns,
+                f"RECORD of {install.name} was written anew, and lists other content",
+                (record.proof, Evidence(witness="dist-info", path=path, field="ctime", value=changed)),
+                confidence="strong",
+            )
 
 
 def _is_another(then: Package, seen: Sighting, install: Install) -> bool:
