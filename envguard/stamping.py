@@ -170,6 +170,7 @@ def loaded_fingerprint(project: Project, host: Host | None = None) -> Fingerprin
         root=str(project.root) if project.root is not None else None,
         config=project.config,
         in_process=True,
+        path0=loading.AT_IMPORT.first,
     )
     found = read_distributions(host, env, _parsed if isinstance(host, LiveHost) else None)
     policy = Policy(project.config.watch, closely=closely(found))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
@@ -142,7 +145,32 @@ def test_a_stray_torch_in_the_folder_of_the_start_is_told(torch_stage: Stage) ->
     assert problems(take(LiveHost(), asked, Digests()), "start-folder") == []
     (torch_stage.project / "torch/__init__.py").write_text("")
     found = problems(take(LiveHost(), asked, Digests()), "start-folder")
-    assert [problem.path for problem in found] == [f"{start}/torch/__init__.py"]
+    assert [problem.path for problem in found] == [f"{start}/torch"]
+
+
+@pytest.mark.parametrize(
+    ("files", "hidden"),
+    [
+        (["transformers.py"], ["transformers"]),
+        (["torch.cpython-311-x86_64-linux-gnu.so"], ["torch"]),
+        (["transformers/__init__.py", "torch.py"], ["torch", "transformers"]),
+        (["transformers/notes.txt"], []),
+        (["transformers.txt", "Transformers.py", "utils.py", "numpy.py"], []),
+        (["deep/transformers.py"], []),
+    ],
+)
+def test_the_folder_of_the_started_code_is_the_one_that_is_looked_at(
+    torch_stage: Stage, files: list[str], hidden: list[str]
+) -> None:
+    code = torch_stage.project / "code"
+    for name in files:
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text("")
+    asked = Request(start=str(torch_stage.project), python=str(torch_stage.python), config=Config())
+    assert problems(take(LiveHost(), asked, Digests()), "start-folder") == []
+    for first, expected in (((str(code),), hidden), ((), []), ((str(code / "missing"),), [])):
+        there = problems(take(LiveHost(), replace(asked, path0=first), Digests()), "start-folder")
+        assert [problem.subject for problem in there] == expected
 
 
 def test_an_editable_package_has_its_trees_commit() -> None:

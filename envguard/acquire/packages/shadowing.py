@@ -44,34 +44,42 @@ def find_shadowed(host: Host, env: Environment, listings: Mapping[str, Listing])
     return tuple(found)
 
 
-# Module → distributions that bring it: those whose replacement by a stray file costs a run most.
-_STACK = {
-    "torch": ("torch",),
-    "triton": ("triton", "pytorch-triton"),
-    "numpy": ("numpy",),
-    "transformers": ("transformers",),
-    "flash_attn": ("flash-attn",),
-    "sglang": ("sglang",),
-    "vllm": ("vllm",),
+# Import names of distributions that are called otherwise.
+_CALLED: dict[str, tuple[str, ...]] = {
+    "triton": ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu"),
+    "PIL": ("pillow",),
+    "yaml": ("pyyaml",),
+    "cv2": ("opencv-python", "opencv-python-headless"),
+    "sklearn": ("scikit-learn",),
+    "google": ("protobuf",),
+    "attr": ("attrs",),
+    "dateutil": ("python-dateutil",),
+    "megatron": ("megatron-core",),
+    "apex": ("apex", "nvidia-apex"),
 }
 
 
 def judge_start(host: Host, start: str, env: Environment, installed: frozenset[str], notes: Notes) -> None:
-    """What lies in the starting folder and is imported, by `python -m` and scripts there, instead of a package."""
+    """What is in the folder of the started code and is imported from there instead of an installed package.
+
+    A package is known by its own name and by those of `_CALLED`: a top-level `tests` or `utils` that it also brings
+    is nothing that anybody wants from it.
+    """
     if any(entry.path == start for entry in env.sys_path):
-        return  # already on the path, and told as what it hides there
-    for module, names in _STACK.items():
-        if installed.isdisjoint(names):
-            continue
-        for path in (f"{start}/{module}/__init__.py", f"{start}/{module}.py"):
-            try:
-                found = host.find(path)
-            except OSError as error:
-                notes.unseen(f"whether {path} hides {module}", error)
-                continue
-            if found is not None:
-                says = f"{path} is imported instead of the installed {module} by what is started from its folder"
-                notes.problem("start-folder", names[0], says, path)
+        return  # already on the path, and reported as what it hides there
+    try:
+        there = modules_of(start, host.listing(start))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        notes.unseen(f"whether a file in {start} hides an installed package", error)
+        return
+    owners = {name.replace("-", "_"): name for name in installed}
+    owners |= {module: name for module, names in _CALLED.items() for name in names if name in installed}
+    for module, path in sorted(there.items()):
+        if module in owners and _is_module(host, path):
+            says = f"{path} is imported instead of the installed {module} by what is started from its folder"
+            notes.problem("start-folder", owners[module], says, path)
 
 
 def modules_of(folder: str, listing: Listing) -> dict[str, str]:

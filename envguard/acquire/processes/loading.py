@@ -45,6 +45,8 @@ class Capture(NamedTuple):
     failed: tuple[str, ...]
     pythonpath: tuple[str, ...]
     started: dict[str, str] | None = None
+    first: tuple[str, ...] = ()
+    """The folder of the started code, which Python put first on the path; none where it was told not to."""
 
 
 def capture() -> Capture:
@@ -67,7 +69,24 @@ def capture() -> Capture:
         stale = frozenset(library.path for library in stale_libraries())
     except OSError:
         stale = frozenset()
-    return Capture(time.time_ns(), os.getpid(), found, stale, tuple(failed), pythonpath(), start_variables())
+    return Capture(
+        time.time_ns(), os.getpid(), found, stale, tuple(failed), pythonpath(), start_variables(), first_folder()
+    )
+
+
+def first_folder() -> tuple[str, ...]:
+    """What Python put first on the path: the folder of the script behind its links, else the working directory."""
+    if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
+        return ()
+    main = sys.modules.get("__main__")
+    script = getattr(main, "__file__", None)
+    # Of `-m` the module has a spec, and the first folder is where Python was started.
+    try:
+        if script is None or getattr(main, "__spec__", None) is not None:
+            return (os.getcwd(),)
+        return (os.path.dirname(os.path.realpath(script)),)
+    except OSError:
+        return ()  # the working directory is gone: nothing is imported from there
 
 
 def _folders() -> list[str]:
