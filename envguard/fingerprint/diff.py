@@ -13,7 +13,7 @@ from envguard.fingerprint.changes import (
     variable_changes,
 )
 from envguard.fingerprint.machine_changes import facet_of_unknown, machine_changes
-from envguard.fingerprint.package_changes import facet_of, merely_deleted, package_changes
+from envguard.fingerprint.package_changes import facet_of, package_changes
 from envguard.fingerprint.rules import (
     PROBLEM_FACETS,
     PROBLEMS_OF_CONTENTS,
@@ -130,8 +130,7 @@ def _problems(a: Fingerprint, b: Fingerprint) -> Iterator[Change]:
             if _ran(problem, b, a):
                 continue
             told_code.add(problem.subject)
-        told = problem.kind in PROBLEMS_OF_CONTENTS and problem.subject in before
-        if told and not merely_deleted(a, b, problem.subject):
+        if problem.kind in PROBLEMS_OF_CONTENTS and problem.subject in before:
             continue  # its build differs from A's, and that row names the files
         facet = PROBLEM_FACETS.get(problem.kind.replace("_", "-").split("-")[0]) or facet_of(problem.subject)
         newcomer = problem.subject in newcomers and facet == "packages"

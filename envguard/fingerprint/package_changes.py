@@ -12,7 +12,10 @@ from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Code, Fingerprint, Package, Shadowed, Torch
 
-TRITONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm")
+TRITONS = (
+    "triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "pytorch-triton-cpu", "triton-rocm",
+    "triton-xpu", "triton-cpu", "triton-nightly", "triton-windows", "triton-ascend",
+)  # fmt: skip
 _FILES_NAMED = 4
 _CUDA_MAJOR = re.compile(r"-cu\d+$")
 
@@ -93,21 +96,13 @@ def _between(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iter
         if was == now:
             was, now = old.version, new.version
         yield Change(facet, name, kind, was, now, _accelerators(a.torch, b.torch) if kind != "changed" else "")
-        if new.departs and not merely_deleted(a, b, name):
-            yield Change(facet, name, "patched", old.build, new.build, _files(new.departs))
+        yield from _damage(b, facet, new, new.departs)
         return
     if (old.editable is None) != (new.editable is None):
         where = f"editable, from {new.editable}" if new.editable else f"no longer editable, from {old.editable}"
         yield Change(facet, name, "origin", old.editable, new.editable, where)
         return  # an install that leads to a tree and one that holds its files have nothing else to compare
     yield from _same_version(a, b, old, new)
-
-
-def merely_deleted(a: Fingerprint, b: Fingerprint, name: str) -> bool:
-    """Whether B lacks files of a package that A had whole, and has no other file of it altered."""
-    before = {problem.kind for problem in a.problems if problem.subject == name}
-    after = {problem.kind for problem in b.problems if problem.subject == name}
-    return "files-missing" in after - before and "files-modified" not in after
 
 
 def _torch_kind(old: Torch | None, new: Torch | None) -> str:
@@ -148,28 +143,63 @@ def _same_version(a: Fingerprint, b: Fingerprint, old: Package, new: Package) ->
         return
     if old.build == new.build:
         return
-    fresh = [path for path in new.departs if path not in old.departs]
-    gone = [path for path in old.departs if path not in new.departs]
-    if fresh and merely_deleted(a, b, name):
-        return  # told as a problem of B's: nothing was altered, and whatever imports those files fails
-    if fresh:
-        yield Change(facet, name, "patched", old.build, new.build, _files(fresh))
-    elif gone and old.depth != "stat" and new.depth == "stat":
+    if old.identity != new.identity:
+        detail = _torch_detail(a.torch, b.torch) if name == "torch" else ""
+        yield Change(facet, name, "rebuilt", old.build, new.build, detail or "its RECORD lists other content")
+        yield from _damage(b, facet, new, [path for path in new.departs if path not in old.departs])
+        return
+    yield from _files_of_one_build(a, b, facet, old, new)
+
+
+def _files_of_one_build(
+    a: Fingerprint, b: Fingerprint, facet: Facet, old: Package, new: Package
+) -> Iterator[Change | Unknown]:
+    """One RECORD on both sides, and other files that are not as it says: damage or repair, and no other build."""
+    name = old.name
+    before, after = _states(a, old), _states(b, new)
+    worse = [path for path in new.departs if before.get(path) != after[path]]
+    gone = [path for path in old.departs if path not in after]
+    lost = [path for path in worse if after[path] == _MISSING]
+    if lost and any((problem.kind, problem.subject) == ("files-missing", name) for problem in a.problems):
+        yield Change(facet, name, "problem:files-missing", detail=f"more of its files are missing: {_files(lost)}")
+    yield from _damage(b, facet, new, worse)
+    if gone and old.depth != "stat" and new.depth == "stat" and any(before[path] == _ALTERED for path in gone):
         why = f"{_files(gone)} departed from RECORD, and contents were not read on the other side (use --deep)"
         yield Unknown(f"{facet}: build of {name}", why)
     elif gone:
         yield Change(facet, name, "mended", old.build, new.build, _files(gone))
-    else:
-        detail = _torch_detail(a.torch, b.torch) if name == "torch" else ""
-        yield Change(facet, name, "rebuilt", old.build, new.build, detail or "its RECORD lists other content")
+    elif not worse:
+        yield from _damage(b, facet, new, new.departs)
+
+
+_MISSING, _ALTERED = "missing", "altered"
+
+
+def _states(fingerprint: Fingerprint, package: Package) -> dict[str, str]:
+    """Path that departs from RECORD → whether it is missing or altered, or another package's own."""
+    missing, taken = set(package.missing), dict(package.overwritten)
+    kinds = {problem.kind for problem in fingerprint.problems if problem.subject == package.name}
+    if not missing and "files-missing" in kinds and "files-modified" not in kinds:
+        missing = set(package.departs) - taken.keys()  # a fingerprint from before each file was named
+    return {path: _MISSING if path in missing else taken.get(path, _ALTERED) for path in package.departs}
+
+
+def _damage(b: Fingerprint, facet: Facet, new: Package, paths: Sequence[str]) -> Iterator[Change]:
+    """Files that were altered, and those over which another package installed its own. A file that is merely missing
+    is a problem of B's, and told as one."""
+    states = _states(b, new)
+    altered = [path for path in paths if states[path] == _ALTERED]
+    if altered:
+        yield Change(facet, new.name, "patched", None, new.build, _files(altered))
+    for owner in sorted({states[path] for path in paths} - {_MISSING, _ALTERED}):
+        theirs = [path for path in paths if states[path] == owner]
+        yield Change(facet, new.name, "overwritten", None, owner, _files(theirs))
 
 
 def _editable(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iterator[Change | Unknown]:
     """Two editable installs: by what import takes from them, and by where they point."""
     name, facet = old.name, facet_of(old.name)
-    fresh = [path for path in new.departs if path not in old.departs]
-    if fresh:
-        yield Change(facet, name, "patched", old.build, new.build, _files(fresh))
+    yield from _damage(b, facet, new, [path for path in new.departs if path not in old.departs])
     moved = old.editable != new.editable
     where = f"it is an editable install of {new.editable} now, of {old.editable} then" if moved else f"{new.editable}"
     if any((problem.kind, problem.subject) == ("source-gone", name) for problem in (*a.problems, *b.problems)):

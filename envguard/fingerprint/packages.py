@@ -12,6 +12,7 @@ from envguard.acquire.packages.contents import MISSING, Contents
 from envguard.acquire.packages.cut_short import is_hollow, never_ended
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.editable_sources import source_gone
+from envguard.acquire.packages.owners import overwriters
 from envguard.acquire.section import Notes
 from envguard.fingerprint.units import some_of
 from envguard.model.fingerprint import Code, Cuda, Package, Shadowed, Torch
@@ -40,11 +41,21 @@ def packages_of(
     found = []
     for _, dist in sorted(picked.items()):
         content = contents.get(dist.directory, Contents(None))
-        _judge(dist, content, notes)
+        owners = () if managed_by(dist) else _overwritten(dist, content, distributions)
+        _judge(dist, content, owners, notes)
         package = package_of(dist, content)
-        found.append(msgspec.structs.replace(package, source=(sources or {}).get(dist.directory)))
+        found.append(msgspec.structs.replace(package, source=(sources or {}).get(dist.directory), overwritten=owners))
     judge_asides(distributions, notes)
     return tuple(found), tuple(shadowed)
+
+
+def _overwritten(dist: Distribution, content: Contents, distributions: Distributions) -> tuple[tuple[str, str], ...]:
+    """(path, package) of each file over which another package installed its own."""
+    return tuple(
+        sorted(
+            (path, other.name) for path, other in overwriters(dist.host, dist, content.departs, distributions).items()
+        )
+    )
 
 
 def pick(claimants: tuple[Distribution, ...], contents: Mapping[str, Contents], notes: Notes) -> Distribution:
@@ -152,14 +163,15 @@ def judge_asides(distributions: Distributions, notes: Notes) -> None:
             notes.problem("install-leftovers", aside.name, says, aside.directory)
 
 
-def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
+def _judge(dist: Distribution, content: Contents, overwritten: tuple[tuple[str, str], ...], notes: Notes) -> None:
     if source_gone(dist):
         says = f"an editable install of {dist.editable}, which is not there: whatever imports it fails"
         notes.problem("source-gone", dist.name, says, dist.editable)
     if managed_by(dist) is not None:
         return  # strips, patches and moves files after RECORD was written, and verifies them by its own lists
     missing = sorted(path for path, got in content.departs.items() if got == MISSING)
-    edited = sorted(path for path, got in content.departs.items() if got != MISSING)
+    taken = dict(overwritten)
+    edited = sorted(path for path, got in content.departs.items() if got != MISSING and path not in taken)
     if missing:
         of_all = f"{len(missing)} of its {content.files} files"
         says = f"installed, but {of_all} {_are(missing)} missing: {some_of(missing)}"
@@ -169,6 +181,10 @@ def _judge(dist: Distribution, content: Contents, notes: Notes) -> None:
                 "last: the install was cut short, or is at work"
             )
         notes.problem("files-missing", dist.name, says, posixpath.join(dist.location, missing[0]))
+    if taken:
+        by = ", ".join(sorted(set(taken.values())))
+        says = f"{by} installed its own files over {len(taken)} of its files: {some_of(list(taken))}"
+        notes.problem("files-overwritten", dist.name, says, posixpath.join(dist.location, overwritten[0][0]))
     if edited:
         says = f"{len(edited)} of its files {_are(edited)} not what was installed: {some_of(edited)}"
         notes.problem("files-modified", dist.name, says, posixpath.join(dist.location, edited[0]))

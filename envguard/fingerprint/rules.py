@@ -90,7 +90,7 @@ PROBLEMS_TOLD_ELSEWHERE = ("driver-mismatch", "process-stale", "config-missing",
 STARTUP_CODE = ("pth-code", "startup-code")
 PTH_LEAVES = "pth-leaves"
 """A `.pth` of no package that adds a path outside the environment."""
-PROBLEMS_OF_CONTENTS = ("files-missing", "files-modified")
+PROBLEMS_OF_CONTENTS = ("files-modified", "files-overwritten")
 
 
 def takes_part(name: str) -> bool:
@@ -130,6 +130,8 @@ RULES: tuple[Rule, ...] = (
          "installed files were changed after the install: {detail}"),
     Rule("torch", "mended", "*", "warn", "numerics",
          "{a} had changed files that are as installed now: {detail}"),
+    Rule("torch", "overwritten", "*", "block", "numerics",
+         "{b} installs files of the same path, and they lie over those of {subject}: {detail}"),
     Rule("torch", "repointed", "*", "info", "none", "{detail}; the code is the same"),
     Rule("torch", "removed", "torch", "block", "breaks", "torch is gone"),
     Rule("torch", "added", "torch", "block", "breaks", "there was no torch before"),
@@ -190,6 +192,10 @@ RULES: tuple[Rule, ...] = (
          "an editable install with other code than {subject} had: {detail}"),
     Rule("packages", "source", "*", "warn", "numerics",
          "an editable install with other code than {subject} had: {detail}"),
+    Rule("packages", "overwritten", BUILT_ON_TORCH, "block", "numerics",
+         "{b} installs files of the same path, and they lie over those of {subject}: {detail}"),
+    Rule("packages", "overwritten", "*", "warn", "numerics",
+         "{b} installs files of the same path, and they lie over those of {subject}: {detail}"),
     Rule("packages", "repointed", "*", "info", "none", "{detail}; the code is the same"),
     Rule("packages", "origin", "*", "warn", "none", "installed from another place: {detail}"),
     Rule("packages", "removed", "*", "warn", "breaks", "{subject} is gone: whatever imports it fails"),

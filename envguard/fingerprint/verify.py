@@ -14,6 +14,7 @@ from envguard.acquire.packages.cut_short import never_ended
 from envguard.acquire.packages.uv_cache import Archive
 from envguard.acquire.packages.verification import DamagedFile, Observations, Observed, PoisonedFile
 from envguard.acquire.seam.host import Stat
+from envguard.fingerprint.units import some_of
 from envguard.model.drift import Damage, Litter, Unverifiable, VerifyReport
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint, Problem
@@ -125,7 +126,9 @@ def _package(item: Observed, unverifiable: list[Unverifiable], stamps: Mapping[s
         yield Damage(package=name, path=item.dist.location, kind="missing", witness=record,
                      expected=f"{told + item.missing_more} files", got=None, detail=says)  # fmt: skip
     for damaged in item.damaged:
-        yield from _file(item, damaged)
+        if damaged.rival is None:
+            yield from _file(item, damaged)
+    yield from _overwritten(item)
     yield from _rewritten(item)
     yield from _against_stamps(item, stamps)
     unverifiable += [Unverifiable(package=name, why=f"{unseen.what}: {unseen.why}") for unseen in item.unseen]
@@ -146,6 +149,27 @@ def _no_record(item: Observed, unverifiable: list[Unverifiable]) -> Iterator[Dam
                      detail=f"{says}: nobody can say which files belong to {name}; reinstall it")  # fmt: skip
 
 
+def _overwritten(item: Observed) -> Iterator[Damage]:
+    """One for each package that installed its own files over those of this one."""
+    by_rival: dict[str, list[DamagedFile]] = {}
+    for damaged in item.damaged:
+        if damaged.rival is not None:
+            by_rival.setdefault(damaged.rival, []).append(damaged)
+    for rival, files in sorted(by_rival.items()):
+        first = files[0]
+        paths = some_of([each.path for each in files])
+        yield Damage(
+            package=item.dist.name,
+            path=f"{item.dist.location}/{first.path}",
+            kind="shared-file",
+            witness=f"{item.dist.directory}/RECORD",
+            expected=first.expected.hash,
+            got=first.got,
+            detail=f"overwritten by {rival}, which installs {'a file' if len(files) == 1 else 'files'} of the same "
+            f"path ({paths}): keep one of the two packages",
+        )
+
+
 def _file(item: Observed, damaged: DamagedFile) -> Iterator[Damage]:
     name, path = item.dist.name, f"{item.dist.location}/{damaged.path}"
     witness = f"{item.dist.directory}/RECORD"
@@ -156,7 +180,7 @@ def _file(item: Observed, damaged: DamagedFile) -> Iterator[Damage]:
         return
     yield Damage(package=name, path=path, kind="modified", witness=witness, expected=damaged.expected.hash,
                  got=damaged.got, detail=_how(damaged), diff=_diff(damaged))  # fmt: skip
-    if damaged.rival is None and damaged.stat is not None and (damaged.stat.nlink > 1 or damaged.sharers):
+    if damaged.stat is not None and (damaged.stat.nlink > 1 or damaged.sharers):
         yield _shared(name, path, damaged, damaged.stat)
 
 
@@ -176,8 +200,6 @@ def _shared(name: str, path: str, damaged: DamagedFile, stat: Stat) -> Damage:
 
 
 def _how(damaged: DamagedFile) -> str:
-    if damaged.rival is not None:
-        return f"overwritten by {damaged.rival}, which installs a file of this path too: keep one of the two packages"
     size, was = damaged.stat.size if damaged.stat else None, damaged.expected.size
     if size is None or was is None:
         return f"edited: {_EDITED}"

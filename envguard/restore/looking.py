@@ -42,7 +42,12 @@ def look_closely(
         digest_store.save(state, digests)
     for dist in picked:
         before, seen = here[dist.name], package_of(dist, contents.of[dist.directory])
-        kept = {"commit": before.commit, "dirty": before.dirty, "source": before.source}
+        kept = {
+            "commit": before.commit,
+            "dirty": before.dirty,
+            "source": before.source,
+            "overwritten": before.overwritten,
+        }
         here[dist.name] = msgspec.structs.replace(seen, **kept)
     unknown = tuple(dict.fromkeys((*live.unknown, *contents.unknown)))
     packages = tuple(here.get(package.name, package) for package in live.packages)

@@ -42,6 +42,8 @@ def package(name: str, version: str = "1.0", build: str | None = None, **more: A
     """A package whose build identity, unless given, follows from name and version."""
     identity = build if build is not None else f"{name}-{version}".encode().hex().ljust(64, "0")
     more = {"installer": "uv", "location": "/venv/lib/python3.11/site-packages", "depth": "watched", **more}
+    if more.get("departs"):
+        more.setdefault("record", f"{name}-{version}".encode().hex().ljust(64, "0"))
     return Package(name=name, version=version, build=identity, **more)
 
 

@@ -623,17 +623,21 @@ def test_deleted_files_are_told_as_missing_and_not_as_an_edit() -> None:
     damaged = package("transformers", "5.6.0", "f" * 64, departs=("transformers/trainer.py",))
     found = compare(BASE, with_packages(damaged, problems=(gone,))).drifts
     assert [(drift.subject, drift.effect, drift.why) for drift in found] == [("transformers", "breaks", gone.says)]
-    # Where some were altered too, one row names them all; and what A lacked already is no news by itself.
+    # Where some were altered too, each kind has its row; where A lacked some already, those that are news are told.
+    both = package("transformers", "5.6.0", "f" * 64, departs=("transformers/a.py", "transformers/b.py"))
     edited = Problem(kind="files-modified", subject="transformers", says="1 of its files is not what was installed")
-    for problems, before in (((gone, edited), BASE), ((gone,), replace(BASE, problems=(gone,)))):
-        (row,) = compare(before, with_packages(damaged, problems=problems)).drifts
-        assert (row.effect, row.why.rpartition(": ")[2]) == ("numerics", "transformers/trainer.py")
+    rows = compare(BASE, with_packages(replace(both, missing=both.departs[:1]), problems=(gone, edited))).drifts
+    told = [(row.effect, row.why.rpartition(": ")[2]) for row in rows]
+    assert told == [("breaks", "x"), ("numerics", "transformers/b.py")]
+    (row,) = compare(replace(BASE, problems=(gone,)), with_packages(damaged, problems=(gone,))).drifts
+    assert (row.effect, row.why.rpartition(": ")[2]) == ("breaks", "transformers/trainer.py")
 
 
 @pytest.mark.parametrize("name", ["torch", "triton", "nvidia-nccl-cu12", "flash-attn", "transformers"])
 def test_deleted_files_are_graded_no_lower_than_edited_ones(name: str) -> None:
     """A training that does without flash-attn's kernels goes on, and computes something else."""
-    whole, damaged = (package(name, "1.0", build, departs=d) for build, d in (("e" * 64, ()), ("f" * 64, ("x.py",))))
+    whole = package(name, "1.0", "e" * 64)
+    damaged = package(name, "1.0", "f" * 64, departs=("x.py",), record="e" * 64)
     grades = {}
     for kind in ("files-missing", "files-modified"):
         told = (Problem(kind=kind, subject=name, says="x.py"),)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envguard.fingerprint.diff import compare
-from envguard.model.fingerprint import Code, Fingerprint, Package
+from envguard.model.fingerprint import Code, Fingerprint, Package, Problem
 from envguard.model.identity import fingerprint_id
 from tests.fingerprint.made import fingerprint, package, replace, tree
 
@@ -136,3 +136,52 @@ def test_an_id_of_before_contents_were_known_stays_what_it_was() -> None:
     old = side(replace(package("apex"), build=None), editable(source=None))
     new = side(replace(package("apex"), build=None), editable(source="1" * 64))
     assert old.id == new.id == fingerprint_id(old.python, old.packages, old.torch, old.driver, old.gpus)
+
+
+def with_files(missing: str = "", altered: str = "", taken: str = "", name: str = "pine") -> Package:
+    """A package of which some files (a letter each) are not as its RECORD says."""
+    departs = tuple(sorted(missing + altered + taken))
+    if not departs:
+        return package(name)
+    return package(
+        name,
+        build=f"{missing}-{altered}-{taken}".encode().hex().ljust(64, "0"),
+        departs=departs,
+        missing=tuple(missing),
+        overwritten=tuple((path, "oak") for path in taken),
+    )
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "kinds"),
+    [
+        (with_files(), with_files(altered="a"), {"patched"}),
+        (with_files(), with_files(taken="a"), {"overwritten"}),
+        (with_files(), with_files(altered="a", taken="b"), {"patched", "overwritten"}),
+        (with_files(missing="a"), with_files(missing="ab"), {"problem:files-missing"}),
+        (with_files(taken="ab"), with_files(missing="ab"), {"problem:files-missing"}),
+        (with_files(missing="a"), with_files(altered="a"), {"patched"}),
+        (with_files(altered="a"), with_files(), {"mended"}),
+        (with_files(missing="a"), with_files(altered="b"), {"mended", "patched"}),
+        (with_files(taken="a"), with_files(), {"mended"}),
+        (with_files(altered="a"), replace(with_files(altered="a"), build="9" * 64), {"patched"}),
+        (with_files(), package("pine", build="9" * 64), {"rebuilt"}),
+        (with_files(), replace(with_files(altered="a"), record="9" * 64), {"rebuilt", "patched"}),
+    ],
+)
+def test_damage_is_no_other_build(then: Package, now: Package, kinds: set[str]) -> None:
+    lacked, lacks = (
+        (Problem(kind="files-missing", subject="pine", says="some are missing"),) if item.missing else ()
+        for item in (then, now)
+    )
+    if "problem:files-missing" in kinds:
+        lacked = lacks  # else the problem itself is the row
+    report = compare(side(then, problems=lacked), side(now, problems=lacks))
+    assert {drift.kind for drift in report.drifts} == kinds
+
+
+@pytest.mark.parametrize("name", ["triton-xpu", "pytorch-triton-rocm", "triton", "flash-attn"])
+def test_a_package_whose_files_are_anothers_names_it(name: str) -> None:
+    [drift] = compare(side(package(name)), side(with_files(taken="a", name=name))).drifts
+    assert (drift.kind, drift.severity, drift.b) == ("overwritten", "block", "oak")
+    assert "oak installs files of the same path" in drift.why

@@ -244,7 +244,10 @@ def test_two_packages_that_install_the_same_path(tree: Stage) -> None:
     code, report = verify(tree)
     assert (code, kinds(report, "yew")) == (1, {})
     [says] = kinds(report, "oak").values()
-    assert says == "overwritten by yew 3.0, which installs a file of this path too: keep one of the two packages"
+    assert says == (
+        "overwritten by yew 3.0, which installs a file of the same path (oak/leaf.py): keep one of the two packages"
+    )
+    assert list(kinds(report, "oak")) == ["shared-file leaf.py"]
     break_link(tree.site / "oak/leaf.py")
     (tree.site / "oak/leaf.py").write_bytes(b"LOBES = 11000\n")  # an edit after it is nobody's
     code, report = verify(tree)
@@ -418,6 +421,24 @@ def test_an_environment_made_by_pip_is_sound(tree: Stage) -> None:
     assert (tree.venv / "bin" / "elm").exists()
     code, report = verify(tree, "elm", "--deep")
     assert (code, report["problems"], report["unverifiable"]) == (0, [], [])
+
+
+def test_a_pair_of_owners_is_one_finding_however_many_files_they_share(tree: Stage) -> None:
+    files = {"oak/__init__.py": b"ACORN = False\n", "oak/leaf.py": b"LOBES = 5\n", "oak/own.py": b""}
+    build_wheel(tree.wheels, "oak-headless", "2.0", files)
+    tree.install("oak-headless")
+    code, report = verify(tree, "--deep")
+    assert (code, list(kinds(report, "oak-headless"))) == (1, [])
+    [(what, says)] = kinds(report, "oak").items()
+    assert what == "shared-file __init__.py"
+    assert says.startswith("overwritten by oak-headless 2.0, which installs files of the same path (oak/__init__.py")
+    taken = json.loads(tree.envguard("snapshot", "--json").stdout)
+    [oak] = [item for item in taken["packages"] if item["name"] == "oak"]
+    assert oak["overwritten"] == [[path, "oak-headless"] for path in ("oak/__init__.py", "oak/leaf.py")]
+    # What is one and the same in both is no fault, as the `__init__` of a namespace is.
+    build_wheel(tree.wheels, "pine-extra", "1.0", {"pine/__init__.py": b"ONE = 1\nTWO = 2\n"})
+    tree.install("pine-extra")
+    assert kinds(verify(tree)[1], "pine") == {}
 
 
 def test_two_packages_in_one_namespace(tree: Stage) -> None:

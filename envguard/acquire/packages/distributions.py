@@ -11,7 +11,7 @@ import re
 import time
 import urllib.parse
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -101,16 +101,6 @@ class Distributions:
     def of(self, name: str) -> Distribution | None:
         """The distribution of a normalised name that `importlib.metadata` names."""
         return next((found for found in self.found if found.name == name), None)
-
-    def rivals(self, dist: Distribution, path: str) -> Iterator[tuple[Distribution, str]]:
-        """Other packages that install a file of the same path, as opencv-python and opencv-python-headless do; each
-        with the hash that its RECORD gives."""
-        for other in self.found:
-            if other.name != dist.name and other.location == dist.location and other.lists(path):
-                rows = other.record.rows if other.record is not None else ()
-                wanted = next((row.hash for row in rows if row.path == path), None)
-                if wanted is not None:
-                    yield other, wanted
 
     def beside(self, aside: Aside) -> tuple[Distribution, ...]:
         """What is installed now of a package of which pip put a version aside."""

@@ -10,6 +10,7 @@ from envguard.acquire.packages.cached_archives import ARCHIVE_BUCKET
 from envguard.acquire.packages.contents import MISSING, AllContents, Contents, Policy, hash_as, read_contents
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.editable_sources import gone_sources
+from envguard.acquire.packages.owners import overwriters
 from envguard.acquire.packages.record_file import Row, normalised, parse_record
 from envguard.acquire.packages.uv_cache import Archive, UvCaches, as_installed
 from envguard.acquire.seam.host import Host, Stat
@@ -168,8 +169,9 @@ class _Reader:
         by_path = {row.path: row for row in rows}
         same_name = self.caches.of(dist.name)
         departs, more = _told({path: got for path, got in contents.departs.items() if path in by_path})
+        owners = overwriters(self.host, dist, dict(departs), every)
         damaged = tuple(
-            self._damaged(dist, by_path[path], got, same_name, contents.identity, self._rival(dist, path, got, every))
+            self._damaged(dist, by_path[path], got, same_name, contents.identity, owners.get(path))
             for path, got in departs
         )
         rewritten, witness = self._rewritten(dist, by_path, same_name, contents.identity)
@@ -201,32 +203,16 @@ class _Reader:
         got: str,
         archives: tuple[Archive, ...],
         identity: str | None,
-        rival: str | None,
+        rival: Distribution | None,
     ) -> DamagedFile:
         path = f"{dist.location}/{row.path}"
         stat = self._stat(path) if got != MISSING else None
         if rival is not None:
-            return DamagedFile(row.path, row, got, stat, (), rival=rival)
+            return DamagedFile(row.path, row, got, stat, (), rival=f"{rival.name} {rival.version or ''}".strip())
         sharers = tuple(archive.path for archive in archives if stat is not None and self._shares(archive, row, stat))
         source, original = self._original(row, archives, identity)
         now = self._small(path) if stat is not None and original is not None else None
         return DamagedFile(row.path, row, got, stat, sharers, original, source, now)
-
-    def _rival(self, dist: Distribution, path: str, got: str, every: Distributions) -> str | None:
-        """The package whose own file lies where `dist` had one."""
-        for other, wanted in every.rivals(dist, path):
-            if self._is(f"{dist.location}/{path}", got, wanted):
-                return f"{other.name} {other.version}" if other.version else other.name
-        return None
-
-    def _is(self, path: str, got: str, wanted: str) -> bool:
-        """Whether a file of hash `got` has the hash `wanted`, which may be by another algorithm."""
-        if got.partition("=")[0] == wanted.partition("=")[0] or got == MISSING:
-            return got == wanted
-        try:
-            return hash_as(self.host, path, wanted) == wanted
-        except OSError:
-            return False
 
     def _stat(self, path: str) -> Stat | None:
         """Of what the path leads to: in uv's symlink mode an installed file is a link into the cache."""

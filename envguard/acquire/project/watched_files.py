@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from envguard.acquire.packages.contents import hash_as
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.installs import Install
+from envguard.acquire.packages.owners import overwriters
 from envguard.acquire.packages.record_file import RecordFile, algorithm_of, normalised
 from envguard.acquire.packages.site_trees import SiteTrees
 from envguard.acquire.seam.host import Host, Stat
@@ -167,10 +168,14 @@ def read_edits(
     for item in (*late[:MOST_DIGESTS], *near):
         stat = item.stat
         try:
-            if item.recorded == hash_as(host, item.path, item.recorded):
-                sound.setdefault(item.package, []).append(item.path)
-            else:
-                found.append(Edited(item.package, item.path, stat.mtime_ns, stat.ctime_ns, stat.nlink, item.since_ns))
+            got = hash_as(host, item.path, item.recorded)
+            if item.recorded == got:
+                sound.setdefault(item.dist.name, []).append(item.path)
+                continue
+            own = item.path.removeprefix(f"{item.dist.location}/")
+            if got is not None and overwriters(host, item.dist, {own: got}, distributions):
+                continue  # another package's own file: nobody edited it
+            found.append(Edited(item.dist.name, item.path, stat.mtime_ns, stat.ctime_ns, stat.nlink, item.since_ns))
         except OSError as error:
             unknown.append(Unknown.refused(item.path, error))
     if len(late) > MOST_DIGESTS:
@@ -194,7 +199,7 @@ def _record_anew(install: Install) -> bool:
 class _Late:
     """A file that may have been edited after its install; `since_ns` as in `Edited`."""
 
-    package: str
+    dist: Distribution
     path: str
     recorded: str
     stat: Stat
@@ -221,15 +226,15 @@ def _late(
         rows += 1
         path, recorded = f"{distribution.location}/{row.path}", row.hash or ""
         if stat.mtime_ns > end_ns + EDIT_SLACK_NS:
-            yield _Late(distribution.name, path, recorded, stat, None)
+            yield _Late(distribution, path, recorded, stat, None)
         elif row.size is not None and stat.size != row.size:
-            yield _Late(distribution.name, path, recorded, stat, end_ns)
+            yield _Late(distribution, path, recorded, stat, end_ns)
         elif stat.nlink == 1 and stat.ctime_ns > settled_ns + EDIT_SLACK_NS:
-            silent.append(_Late(distribution.name, path, recorded, stat, settled_ns))
+            silent.append(_Late(distribution, path, recorded, stat, settled_ns))
         elif stat.mtime_ns > end_ns:
-            near.append(_Late(distribution.name, path, recorded, stat, None, near=True))
+            near.append(_Late(distribution, path, recorded, stat, None, near=True))
         elif stat.nlink == 1 and stat.ctime_ns > settled_ns and install.copied_ns is None:
-            near.append(_Late(distribution.name, path, recorded, stat, settled_ns, near=True))
+            near.append(_Late(distribution, path, recorded, stat, settled_ns, near=True))
     for found in (silent, near):
         if len(found) <= min(rows - 1, MOST_SILENT):
             yield from found

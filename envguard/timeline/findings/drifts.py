@@ -41,6 +41,7 @@ TELLS: dict[str, tuple[EventKind, ...]] = {
     "rebuilt": (*CAME, "file.patched"),
     "patched": ("file.patched",),
     "mended": (*CAME, "file.patched"),
+    "overwritten": (*CAME, "file.patched"),
     "problem:files-missing": (*OF_PACKAGES, "file.deleted"),
 }
 """Kind of change of a package → the kinds of event that tell of it; of every other kind all of them."""
@@ -49,6 +50,7 @@ MADE: dict[str, EventKind] = {
     "removed": "package.removed",
     "patched": "file.patched",
     "mended": "file.patched",
+    "overwritten": "package.installed",
     "startup": "file.deleted",
     "problem:files-missing": "file.deleted",
     **{f"problem:{kind}": "file.patched" for kind in (*STARTUP_CODE, "files-modified")},
@@ -126,6 +128,8 @@ class _Ground:
             return owner == "torch" and event.kind in CAME
         if drift.kind.removeprefix("problem:") in STARTUP_CODE or drift.kind == "startup":
             return event.kind in OF_FILES and owner == drift.subject
+        if drift.kind == "overwritten" and owner == drift.b:
+            return event.kind in CAME  # the install of the package whose files they are now
         if drift.subject not in (owner, without_cuda_major(owner)) or event.kind not in TELLS.get(
             drift.kind, (*OF_PACKAGES, *OF_FILES)
         ):
