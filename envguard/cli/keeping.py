@@ -48,17 +48,21 @@ def write_lock(session: Session, path: str, taken: Fingerprint, screen: Screen) 
     from envguard.acquire.packages.uv_indexes import configured_indexes
     from envguard.acquire.seam.host import LiveHost
     from envguard.restore.fetching import index_urls
-    from envguard.restore.locking import lock_text
+    from envguard.restore.locking import local_wheels, lock_text
     from envguard.state.files import write_atomically
 
     host = LiveHost()
     env = locate(host, session.python, str(session.start))
     caches = read_caches(host, cache_directories(host, env, session.project.config))
-    text = lock_text(path, taken, caches, index_urls(None, os.environ, configured_indexes(host)))
+    indexes = index_urls(None, os.environ, configured_indexes(host))
+    wheels = local_wheels(host, session.project, taken, os.path.dirname(os.path.abspath(session.start / path)))
+    text = lock_text(path, taken, caches, indexes, wheels)
     try:
         write_atomically(session.start / path, text.encode())
     except OSError as error:
         raise InputError(
             f"{path} cannot be written: {error.strerror or error}", "`--lock` names a file in a folder that is there"
         ) from error
-    screen.say(f"wrote {path}: {counted(len(taken.packages), 'package')}, each by hash")
+    folders = text.count("\n[packages.directory]")
+    by_path = f"; {counted(folders, 'package')} by the path of a source folder, without a hash" if folders else ""
+    screen.say(f"wrote {path}: {counted(len(taken.packages) - folders, 'package')} by hash{by_path}")

@@ -43,6 +43,8 @@ class Locked:
     sha256: tuple[str, ...] = ()
     urls: tuple[Address, ...] = ()
     index: Address | None = None
+    files: tuple[str, ...] = ()
+    """Wheels that it names by a path, as it stands: relative to the lock's own folder, or absolute."""
     editable: str | None = None
     commit: str | None = None
     marker: str | None = None
@@ -133,6 +135,7 @@ def _pylock_entry(package: Package) -> Locked:
     wheels = package.wheels or ()
     sha256 = [wheel.hashes["sha256"] for wheel in wheels if "sha256" in wheel.hashes]
     urls = [wheel.url for wheel in wheels if wheel.url]
+    files = [wheel.path for wheel in wheels if wheel.path]
     if package.archive is not None:
         sha256 += [package.archive.hashes["sha256"]] if "sha256" in package.archive.hashes else []
         urls += [package.archive.url] if package.archive.url else []
@@ -142,6 +145,7 @@ def _pylock_entry(package: Package) -> Locked:
         version=str(package.version) if package.version is not None else None,
         sha256=tuple(sha256),
         urls=tuple(map(Address, urls)),
+        files=tuple(files),
         index=Address(package.index) if package.index else None,
         editable=directory.path if directory is not None else None,
         commit=package.vcs.commit_id if package.vcs is not None else None,

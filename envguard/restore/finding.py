@@ -9,7 +9,7 @@ import msgspec
 from envguard.acquire.packages.distributions import read_distributions
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.uv_cache import read_caches
-from envguard.acquire.packages.uv_cache_places import cache_directories
+from envguard.acquire.packages.uv_cache_places import cache_directories, settings
 from envguard.acquire.packages.wheel_files import WheelFile, find_pip_wheels, find_wheels, pip_cache_directory
 from envguard.acquire.seam.host import Host
 from envguard.model.evidence import Unknown
@@ -32,7 +32,8 @@ def find_candidates(
     aside, unseen = aside_candidates(host, read_distributions(host, env), names)
     found, unknown = [*found, *aside], [*unknown, *unseen]
     found += [candidate for candidate in Vault(project.state).candidates() if candidate.name in names]
-    wheels, unseen = find_wheels(host, find_links_folders(host, project), names)
+    named = [posixpath.dirname(path) for wanted in target.packages for path in wanted.files if wanted.name in names]
+    wheels, unseen = find_wheels(host, [*find_links_folders(host, project), *named], names)
     unknown += unseen
     if thorough:
         more, unseen = find_pip_wheels(host, pip_cache_directory(host), names)
@@ -42,12 +43,16 @@ def find_candidates(
 
 
 def find_links_folders(host: Host, project: Project) -> tuple[str, ...]:
-    """Configured folders, and those that uv's own variable names."""
-    named = [str(project.path(folder)) for folder in project.config.find_links]
-    for part in host.environ().get("UV_FIND_LINKS", "").replace(",", " ").split():
-        path = part.removeprefix("file://")
+    """Configured folders, and those that uv's own variable and configuration name."""
+    named = [posixpath.normpath(str(project.path(folder))) for folder in project.config.find_links]
+    told = [(host.machine().cwd, part) for part in host.environ().get("UV_FIND_LINKS", "").replace(",", " ").split()]
+    for folder, table in settings(host):
+        links = table.get("find-links")
+        told += [(folder, link) for link in (links if isinstance(links, list) else []) if isinstance(link, str)]
+    for folder, link in told:
+        path = link.removeprefix("file://")
         if "://" not in path:
-            named.append(posixpath.normpath(posixpath.join(host.machine().cwd, path)))
+            named.append(posixpath.normpath(posixpath.join(folder, path)))
     return tuple(dict.fromkeys(named))
 
 

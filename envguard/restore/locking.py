@@ -7,8 +7,12 @@ a lock that leaves it out would promise an environment that it does not make.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,18 +24,57 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from envguard.acquire.packages.distributions import path_of_url
 from envguard.acquire.packages.uv_cache import Archive, Pointer, UvCaches, index_digest
+from envguard.acquire.packages.wheel_files import find_wheels
 from envguard.acquire.seam.address import Address
+from envguard.acquire.seam.host import Host
 from envguard.errors import NotDetermined, UsageError
 from envguard.fingerprint.units import counted
 from envguard.model.fingerprint import Fingerprint
 from envguard.model.fingerprint import Package as Installed
+from envguard.project import Project
+from envguard.restore.finding import find_links_folders
 
 PYPI = "https://pypi.org/simple"
 _TORCH_WHEEL = re.compile(r"(https://download\.pytorch\.org/whl/[\w.]+)/")
 
 
-def lock_text(path: str, taken: Fingerprint, caches: UvCaches, indexes: Iterable[Address] = ()) -> str:
+@dataclass(frozen=True)
+class LocalWheel:
+    """A wheel file of an installed build: its path as the lock has it, and what it hashes to."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+def local_wheels(host: Host, project: Project, taken: Fingerprint, folder: str) -> dict[str, LocalWheel]:
+    """Build → a wheel file of it, in find-links folders and where a package was installed from a file; paths are
+    relative to `folder`. A wheel that cannot be read is none."""
+    places = list(find_links_folders(host, project))
+    for package in taken.packages:
+        path = _path(package)
+        places += [posixpath.dirname(path)] if path.endswith(".whl") else []
+    wheels, _ = find_wheels(host, places, frozenset(package.name for package in taken.packages))
+    builds = {package.record or package.build for package in taken.packages}
+    found: dict[str, LocalWheel] = {}
+    for wheel in wheels:
+        if wheel.build in builds and wheel.build not in found:
+            with contextlib.suppress(OSError):
+                size = host.stat_target(wheel.path).size
+                relative = posixpath.relpath(wheel.path, folder)
+                found[wheel.build] = LocalWheel(relative, host.digest(wheel.path), size)
+    return found
+
+
+def lock_text(
+    path: str,
+    taken: Fingerprint,
+    caches: UvCaches,
+    indexes: Iterable[Address] = (),
+    wheels: Mapping[str, LocalWheel] | None = None,
+) -> str:
     """The lock as TOML. Raises `UsageError` for a file name that no installer reads as a lock, `NotDetermined` where
     a package's wheel is not known by hash."""
     if not is_valid_pylock_path(Path(path)):
@@ -43,7 +86,8 @@ def lock_text(path: str, taken: Fingerprint, caches: UvCaches, indexes: Iterable
     packages, unknown = [], []
     known = {index_digest(url.request_url): str(url) for url in indexes}
     for installed in taken.packages:
-        entry = _entry(installed, by_build.get(installed.record or installed.build or "", []), known)
+        build = installed.record or installed.build or ""
+        entry = _entry(installed, by_build.get(build, []), known, (wheels or {}).get(build))
         if entry is None:
             unknown.append(f"{installed.name} {installed.version}")
         else:
@@ -78,7 +122,9 @@ def _marker(taken: Fingerprint) -> str:
     )
 
 
-def _entry(installed: Installed, archives: list[Archive], indexes: Mapping[str, str]) -> Package | None:
+def _entry(
+    installed: Installed, archives: list[Archive], indexes: Mapping[str, str], local: LocalWheel | None
+) -> Package | None:
     name = canonicalize_name(installed.name)
     try:
         version = Version(installed.version or "")
@@ -91,6 +137,13 @@ def _entry(installed: Installed, archives: list[Archive], indexes: Mapping[str, 
         vcs = PackageVcs(type="git", url=url.removeprefix("git+"), commit_id=installed.commit)
         return Package(name=name, version=version, vcs=vcs)
     pointers = [p for archive in archives for p in archive.pointers if p.url and p.sha256 and p.filename]
+    if not pointers and local is not None:
+        name_of_file = posixpath.basename(local.path)
+        wheel = PackageWheel(name=name_of_file, path=local.path, size=local.size, hashes={"sha256": local.sha256})
+        return Package(name=name, version=version, wheels=[wheel])
+    if not pointers and os.path.isdir(_path(installed)):
+        # Built from a folder: as uv and pip lock it, by its path and without a hash.
+        return Package(name=name, directory=PackageDirectory(path=_path(installed), editable=False))
     if not pointers:
         return None
     pointer = max(pointers, key=lambda item: (item.source == "pypi", item.fetched_at or 0))
@@ -103,6 +156,12 @@ def _entry(installed: Installed, archives: list[Archive], indexes: Mapping[str, 
         hashes={"sha256": pointer.sha256},
     )
     return Package(name=name, version=version, index=index_of(pointer, indexes), wheels=[wheel])
+
+
+def _path(installed: Installed) -> str:
+    """Where a package was installed from, if from this machine's disk; else empty."""
+    url = installed.direct_url or ""
+    return path_of_url(url) if url.startswith("file:") else ""
 
 
 def index_of(pointer: Pointer, known: Mapping[str, str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from envguard import clock
@@ -52,7 +53,7 @@ def find_reference(text: str, places: Places) -> Reference:
 
 def from_lock(reference: str, lock: Lock, live: Fingerprint) -> Target:
     """The goal that a lock file names, for the environment's own interpreter and platform."""
-    wanted = []
+    wanted, folder = [], os.path.dirname(os.path.abspath(lock.path))
     for item in lock.select(marker_environment(live)):
         if not item.required:
             continue
@@ -62,6 +63,7 @@ def from_lock(reference: str, lock: Lock, live: Fingerprint) -> Target:
                 version=item.version,
                 sha256=item.sha256,
                 urls=item.urls,
+                files=tuple(os.path.normpath(os.path.join(folder, path)) for path in item.files),
                 index=item.index,
                 editable=item.editable,
                 commit=item.commit,

@@ -23,6 +23,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     build: str | None = None
     sha256: tuple[str, ...] = ()
     urls: tuple[Address, ...] = ()
+    files: tuple[str, ...] = ()
+    """Absolute paths of wheels that a lock names."""
     index: Address | None = None
     editable: str | None = None
     commit: str | None = None

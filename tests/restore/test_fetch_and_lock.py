@@ -10,10 +10,11 @@ import re
 import shutil
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from packaging.pylock import Pylock
 
@@ -259,3 +260,77 @@ def test_the_index_of_a_requirements_file_is_asked_with_its_credentials(bare: Sw
     assert SECRET not in dry.stdout + dry.stderr + done.stdout + done.stderr
     stored = [path for path in bare.state.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert stored == []
+
+
+def configured(stage: Stage) -> dict[str, str]:
+    (stage.project / "envguard.toml").write_text('find_links = ["../wheels"]\n')
+    return {}
+
+
+def in_a_variable(stage: Stage) -> dict[str, str]:
+    return {"UV_FIND_LINKS": str(stage.wheels)}
+
+
+def in_uv_toml(stage: Stage) -> dict[str, str]:
+    (stage.project / "uv.toml").write_text('find-links = ["../wheels"]\n')
+    return {}
+
+
+@pytest.mark.parametrize("place", [configured, in_a_variable, in_uv_toml], ids=lambda each: each.__name__)
+def test_what_was_installed_from_a_folder_of_wheels_is_locked_by_path(
+    torch_stage: Stage, place: Callable[[Stage], dict[str, str]]
+) -> None:
+    extra = place(torch_stage)
+    done = torch_stage.envguard("snapshot", "--lock", "pylock.toml", "-q", extra=extra)
+    assert done.returncode == 0, done.stderr
+    lock = Pylock.from_dict(tomllib.loads((torch_stage.project / "pylock.toml").read_text()))
+    lock.validate()
+    for package in lock.packages:
+        (wheel,) = package.wheels or ()
+        assert wheel.name is not None
+        assert wheel.path == f"../wheels/{wheel.name}"
+        assert wheel.hashes["sha256"] == hashlib.sha256((torch_stage.wheels / wheel.name).read_bytes()).hexdigest()
+    torch_stage.install("transformers==5.8.1")
+    shutil.rmtree(torch_stage.cache)
+    for leftover in ("envguard.toml", "uv.toml"):
+        (torch_stage.project / leftover).unlink(missing_ok=True)
+    restored = torch_stage.envguard("restore", "pylock.toml", "-y")  # by the path that the lock names
+    assert restored.returncode == 0, restored.stdout + restored.stderr
+    assert "5.6.0" in (torch_stage.site / "transformers" / "__init__.py").read_text()
+    torch_stage.install("transformers==5.8.1")
+    lock_file = str(torch_stage.project / "pylock.toml")
+    torch_stage.uv("pip", "install", "--offline", "--python", str(torch_stage.python), "--reinstall", "-r", lock_file)
+    assert "5.6.0" in (torch_stage.site / "transformers" / "__init__.py").read_text()
+
+
+def test_what_was_installed_from_a_wheel_file_is_locked(stage: Stage, story_wheels: Path) -> None:
+    (wheel,) = story_wheels.glob("transformers-5.6.0-*.whl")
+    copy = shutil.copy(wheel, stage.root / wheel.name)
+    stage.uv("pip", "install", "--offline", "--no-deps", "--python", str(stage.python), str(copy))
+    done = stage.envguard("snapshot", "--lock", "pylock.toml", "-q")
+    assert done.returncode == 0, done.stderr
+    lock = Pylock.from_dict(tomllib.loads((stage.project / "pylock.toml").read_text()))
+    assert [each.path for package in lock.packages for each in package.wheels or ()] == [f"../{wheel.name}"]
+
+
+def test_a_wheel_of_another_build_is_not_locked(torch_stage: Stage) -> None:
+    other = torch_stage.root / "other"
+    stand_in_torch(other, "2.11.0+cu128", seed="not the one")
+    done = torch_stage.envguard("snapshot", "--lock", "pylock.toml", "-q", extra={"UV_FIND_LINKS": str(other)})
+    assert done.returncode == 3
+    assert "torch 2.11.0+cu128" in done.stderr
+    assert not (torch_stage.project / "pylock.toml").exists()
+
+
+def test_what_was_built_from_a_folder_is_locked_by_its_path(torch_stage: Stage, tmp_path: Path) -> None:
+    """As `uv pip install path/to/checkout` leaves it: no index and no wheel has that build."""
+    taken = fingerprint(torch_stage)
+    built = msgspec.structs.replace(taken.packages[0], name="mine", version="1.0", direct_url=tmp_path.as_uri())
+    caches = read_caches(LiveHost(), ())
+    text = lock_text("pylock.toml", msgspec.structs.replace(taken, packages=(built,)), caches)
+    (package,) = Pylock.from_dict(tomllib.loads(text)).packages
+    assert package.directory is not None
+    assert (package.directory.path, package.directory.editable) == (str(tmp_path), False)
+    gone = msgspec.structs.replace(built, direct_url=(tmp_path / "gone").as_uri())
+    with pytest.raises(NotDetermined):
+        lock_text("pylock.toml", msgspec.structs.replace(taken, packages=(gone,)), caches)
