@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from envguard.acquire.packages.environment import is_environment, is_tool, which_in
-from envguard.acquire.packages.starts import Started, is_python, started_by
+from envguard.acquire.packages.starts import Started, started_by
 from envguard.acquire.seam.host import Host
 from envguard.launch import shell_line, uv_project
 from envguard.launch.options import Options, read_options
@@ -161,7 +161,7 @@ def _resolved(layer: _Layer, word: str, name: str, arguments: tuple[str, ...]) -
     if started.prefix is not None and is_tool(layer.host, started.prefix):
         return layer.unknown(f"{word} is a tool with an environment of its own, {started.prefix}")
     runner = Runner(word, started, layer.chosen or "/" in word)
-    if is_python(posixpath.basename(path)):
+    if started.interpreter == path:
         return _python(layer, runner, arguments)
     return _console_script(layer, runner, path, name, arguments)
 
@@ -308,17 +308,22 @@ def _shell(layer: _Layer, name: str, words: tuple[str, ...]) -> Start:
 
 
 def _shell_text(layer: _Layer, text: str, name: str, arguments: tuple[str, ...]) -> Start:
-    """Several simple commands one after another, of which those that start Python all start the same one."""
+    """Several simple commands, of which those that start Python all start the same one: then it does not matter which
+    of them run."""
     try:
         commands = shell_line.simple_commands(text)
     except NotSimple as error:
         return layer.unknown(f"what {name} starts is not one simple command: {error}")
     starts: list[Start] = []
     for command in commands:
-        words = [word for each in command for word in _words(each, layer.environ, arguments)]
+        words = [word for each in command.words for word in _words(each, layer.environ, arguments)]
+        before = layer
         layer, started = _shell_command(layer, words)
+        if layer is not before and not command.always:
+            why = f"{name} changes its environment in a part that may not run: `{' '.join(command.words)}`"
+            layer = layer.doubt(why)
         starts += [started] if started is not None else []
-        if command[0] == "exec":
+        if command.words[0] == "exec" and command.always:
             break
     running = [start for start in starts if start.runner is not None]
     prefixes = {start.runner.started.prefix for start in running if start.runner is not None}

@@ -138,8 +138,8 @@ def _words(command: Sequence[str], places: Places) -> Iterator[str]:
             yield word
             continue
         try:
-            for words in simple_commands(text):
-                yield from words
+            for simple in simple_commands(text):
+                yield from simple.words
         except NotSimple:  # loops and substitutions: which words its programs get is not known before it runs
             continue
 

@@ -1,7 +1,7 @@
 """A shell's text as simple commands, where it is no more than those: what `bash -c TEXT` and short scripts start.
 
-A pipe, a condition, a loop, a function, a group, or a substitution of a command's output needs a shell to know what
-is started. Such a text is not guessed at.
+A condition, a loop, a function, a group, or a substitution of a command's output needs a shell to know what is
+started. Such a text is not guessed at.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
-_OPERATORS = frozenset({"&&", ";", "\n"})
+_IN_ORDER = frozenset({"&&", ";", "\n"})
+_BESIDE = frozenset({"|", "|&", "||", "&"})
 _KEYWORDS = frozenset({
     "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "select", "function",
     "{", "}", "!", "[[", "coproc", "eval", "alias", "return", "break", "continue", "local", "declare", "typeset",
@@ -24,17 +26,27 @@ _REDIRECT = re.compile(r"\d*[<>][<>&]?.*")
 
 
 class NotSimple(Exception):
-    """The text is more than a sequence of simple commands; the message gives the reason."""
+    """The text is more than a list of simple commands; the message gives the reason."""
 
 
-def simple_commands(text: str) -> tuple[tuple[str, ...], ...]:
-    """The simple commands of a shell's text, each run after the one before it. Raises `NotSimple`."""
+@dataclass(frozen=True)
+class Command:
+    """A simple command; `always`: it runs in the shell itself, after the one before it, and not in a pipe, in the
+    background or where another failed."""
+
+    words: tuple[str, ...]
+    always: bool = True
+
+
+def simple_commands(text: str) -> tuple[Command, ...]:
+    """The simple commands of a shell's text, in order. Raises `NotSimple`."""
     text = _without_comments(text)
     if re.search(r"`|\$\(|<\(|>\(|<<", text):
         raise NotSimple("it substitutes the output of a command, or reads a text from within itself")
     lexer = shlex.shlex(_DUPLICATED.sub(" ", text.replace("\\\n", " ")), posix=True, punctuation_chars="();|&\n")
     lexer.whitespace_split, lexer.whitespace, lexer.commenters = True, " \t\r", ""
     found: list[list[str]] = [[]]
+    beside: set[int] = set()
     try:
         tokens = list(lexer)
     except ValueError as error:
@@ -42,15 +54,21 @@ def simple_commands(text: str) -> tuple[tuple[str, ...], ...]:
     for token in tokens:
         if token and not token.strip("();|&\n"):
             operator = token.strip("\n") or "\n"
-            if operator not in _OPERATORS:
-                raise NotSimple(f"it joins commands by `{operator}`")
+            if operator in _BESIDE:
+                beside |= {len(found) - 1} | ({len(found)} if operator != "&" else set())
+            elif operator not in _IN_ORDER:
+                raise NotSimple(f"it groups commands by `{operator}`")
             found.append([])
         else:
             found[-1].append(token)
-    commands = [command for words in found if (command := _without_redirections(words))]
+    commands = [
+        Command(words, number not in beside)
+        for number, each in enumerate(found)
+        if (words := _without_redirections(each))
+    ]
     for command in commands:
-        if command[0] in _KEYWORDS or command[0].endswith("()"):
-            raise NotSimple(f"it holds `{command[0]}`")
+        if command.words[0] in _KEYWORDS or command.words[0].endswith("()"):
+            raise NotSimple(f"it holds `{command.words[0]}`")
     return tuple(commands)
 
 

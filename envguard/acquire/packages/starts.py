@@ -34,7 +34,9 @@ def started_by(host: Host, program: str, path: str | None = None) -> Started | N
     `path` is the PATH that the program gets, for `#!/usr/bin/env python`; without it, the host's.
     """
     path = host.environ().get("PATH", "") if path is None else path
-    interpreter = program if is_python(posixpath.basename(program)) else _named_by_script(host, program, path)
+    # A link of another name to an interpreter is one, too.
+    is_one = any(is_python(posixpath.basename(name)) for name in (program, host.realpath(program)))
+    interpreter = program if is_one else _named_by_script(host, program, path)
     return None if interpreter is None else Started(interpreter, prefix_of(host, interpreter))
 
 
