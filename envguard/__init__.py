@@ -19,8 +19,8 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "stamp"]
 
 
-def stamp(checkpoint: str | os.PathLike[str]) -> Fingerprint:
+def stamp(checkpoint: str | os.PathLike[str], *, strict: bool = False) -> Fingerprint | None:
     """Stores the fingerprint of this process's environment with a checkpoint; see `envguard.stamping.stamp`."""
     from envguard.stamping import stamp as _stamp
 
-    return _stamp(checkpoint)
+    return _stamp(checkpoint, strict=strict)

@@ -61,7 +61,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     python: str | None = None
     state: str | None = None
-    checkpoints: tuple[str, ...] = ("checkpoints", "outputs", "runs")
+    checkpoints: tuple[str, ...] = ("checkpoints", "outputs", "runs", "lightning_logs", "trainer_output")
     lock: str | None = None
     refuse: Literal["warn", "block"] = "warn"
     watch: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ that is older than what it would say about it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import sys
@@ -35,7 +36,8 @@ from envguard.acquire.packages.uv_cache_places import cache_directories
 from envguard.acquire.processes import loading
 from envguard.acquire.processes.elsewhere import imported_elsewhere
 from envguard.acquire.processes.own_process import Held, OwnProcess, started_ns
-from envguard.acquire.runs.checkpoints import read_checkpoint
+from envguard.acquire.runs.checkpoint_at import NotOne, checkpoint_at
+from envguard.acquire.runs.checkpoints import Checkpoint, read_checkpoint
 from envguard.acquire.runs.stamps import (
     NoFingerprint,
     Stamp,
@@ -60,9 +62,12 @@ from envguard.state.digests import Digests
 from envguard.state.files import locked, open_state, write_atomically
 from envguard.state.runs import LAUNCH_FINGERPRINT
 
-__all__ = ["Stamp", "loaded_fingerprint", "read_stamp", "stamp", "stamp_live", "why_older", "write_stamp"]
+__all__ = ["Stamp", "loaded_fingerprint", "read_stamp", "stamp", "stamp_live", "to_stamp", "why_older", "write_stamp"]
 
 FRESH_S = 60
+logger = logging.getLogger("envguard")
+# What holds one of these is a project or an environment: no trainer saves into it as into a checkpoint.
+_PROJECT = frozenset({"envguard.toml", "pyproject.toml", ".git", ".envguard", "pyvenv.cfg"})
 # A rank that writes on while another stamps makes it look again; a checkpoint that never rests is let go.
 MOST_LOOKS = 5
 # What this process has parsed of the metadata on its path: a run stamps often, and little of that ever changes.
@@ -132,17 +137,57 @@ def stamp_live(checkpoint: str, fingerprint: Fingerprint, retrospective: bool) -
         raise InputError(describe_unreadable(error, checkpoint)) from error
 
 
-def stamp(checkpoint: str | os.PathLike[str]) -> Fingerprint:
+def stamp(checkpoint: str | os.PathLike[str], *, strict: bool = False) -> Fingerprint | None:
     """Stores the environment as this process loaded it with a checkpoint that was just saved.
 
     A directory gets `envguard.json`, a file X gets `X.envguard.json` beside it. Safe when every rank calls it. Needs
     the standard library, msgspec and packaging, and no more. A checkpoint that was saved before this process started
-    is stamped as retrospective, which is no evidence of its past. Raises `envguard.errors.InputError` where there is
-    no such checkpoint, and OSError where the stamp cannot be written.
+    is stamped as retrospective, which is no evidence of its past. A link stands for what it leads to, a file inside a
+    checkpoint for the checkpoint.
+
+    Raises `envguard.errors.InputError` where the path is no checkpoint. A stamp that fails in any other way, on a
+    full disk or where nobody may write, ends no training: it is a warning of the logger `envguard` and an entry in
+    the journal, and None is returned. With `strict` it raises.
     """
-    path = os.path.abspath(checkpoint)
-    if not Path(path).exists():
-        raise InputError(f"there is no checkpoint at {path}", "call `envguard.stamp` after the checkpoint was saved")
+    path = to_stamp(LiveHost(), os.fspath(checkpoint))
+    try:
+        return _stamp(path)
+    except Exception as error:  # whatever fails here, the checkpoint is saved and training goes on
+        if strict:
+            raise
+        why = f"{type(error).__name__}: {error}"
+        logger.warning("checkpoint %s is not stamped: %s", path, why)
+        with contextlib.suppress(OSError, UsageError):
+            state = open_project(Path.cwd(), os.environ, prefix=sys.prefix).state
+            journal.append(state, "stamp.failed", {"path": path, "why": why})
+        return None
+
+
+def to_stamp(host: Host, checkpoint: str) -> str:
+    """The absolute path of the checkpoint that a path stands for. Raises `InputError` where it stands for none."""
+    after = "call `envguard.stamp` after the checkpoint was saved"
+    if not checkpoint.strip():
+        raise InputError("the path of the checkpoint is empty", "name the file or the directory that was saved")
+    path = os.path.abspath(os.path.expanduser(checkpoint))
+    try:
+        found = checkpoint_at(host, path)
+        if found is None:
+            raise InputError(f"there is no checkpoint at {path}", after)
+        if isinstance(found, Checkpoint):
+            path = found.path
+        names = {name for name, _ in host.listing(path)} if os.path.isdir(path) else set()
+    except OSError as error:
+        raise InputError(describe_unreadable(error, checkpoint)) from error
+    marks = sorted(names & _PROJECT)
+    if marks:
+        raise InputError(f"{path} is no checkpoint: it holds {marks[0]}", "name the directory that was saved")
+    if isinstance(found, NotOne) and found.kind == "run":
+        last = found.inner[-1].path
+        raise InputError(f"{path} is a directory of checkpoints, not one of them", f"the last one is {last}")
+    return path
+
+
+def _stamp(path: str) -> Fingerprint:
     project = open_project(Path.cwd(), os.environ, prefix=sys.prefix)
     taken = loaded_fingerprint(project)
     saved = read_checkpoint(LiveHost(), path)

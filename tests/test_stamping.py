@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from envguard.acquire.runs.own_records import read_journal
 from envguard.acquire.seam.host import LiveHost
 from envguard.demo import wheels
 from envguard.demo.elf import shared_library
@@ -706,6 +707,61 @@ def test_no_checkpoint_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         stamp(tmp_path / "nowhere")
     assert caught.value.hint
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project that is the working directory, with a run of two checkpoints."""
+    (tmp_path / "envguard.toml").write_text("")
+    for step in (5, 10):
+        save(tmp_path / f"runs/a/step_{step}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", ["", " ", ".", "runs", "runs/a", "venv", "gone/step_5"])
+def test_what_is_no_checkpoint_is_not_stamped(project: Path, path: str) -> None:
+    (project / "venv").mkdir()
+    (project / "venv/pyvenv.cfg").write_text("")
+    with pytest.raises(InputError) as caught:
+        stamp(path)
+    assert caught.value.hint
+    assert not [*project.rglob("*envguard.json")]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["runs/a/step_5", "runs/a/step_5/model.safetensors", "runs/a/step_5/inner/__0_0.distcp", "latest", "latest/"],
+)
+def test_every_spelling_of_a_checkpoint_puts_the_stamp_in_one_place(project: Path, path: str) -> None:
+    (project / "latest").symlink_to("runs/a/step_5")
+    assert stamp(path) is not None
+    assert [*project.rglob("*envguard.json")] == [project / "runs/a/step_5/envguard.json"]
+
+
+def test_a_link_to_a_file_is_stamped_beside_the_file(project: Path) -> None:
+    save(project / "runs/b/epoch=0-step=5.ckpt")
+    (project / "runs/b/last.ckpt").symlink_to("epoch=0-step=5.ckpt")
+    assert stamp(project / "runs/b/last.ckpt") is not None
+    assert [*project.rglob("*envguard.json")] == [project / "runs/b/epoch=0-step=5.ckpt.envguard.json"]
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(28, "No space left on device"), PermissionError(13, "no"), KeyError("x")]
+)
+def test_a_stamp_that_fails_is_a_warning_and_an_entry_in_the_journal(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("envguard.stamping.write_stamp", fail)
+    assert stamp("runs/a/step_5") is None
+    assert "runs/a/step_5 is not stamped" in caplog.text
+    (entry,) = read_journal(LiveHost(), str(project / ".envguard"), []) or ()
+    assert (entry.kind, entry.fields["path"]) == ("stamp.failed", str(project / "runs/a/step_5"))
+    with pytest.raises(type(failure)):
+        stamp("runs/a/step_5", strict=True)
 
 
 def counts(checkpoint: Path) -> str | None:

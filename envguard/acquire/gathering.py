@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from envguard import __version__
+from envguard.acquire.runs.checkpoint_at import checkpoint_at
+from envguard.acquire.runs.checkpoints import POINTERS, Checkpoint, find_checkpoints, is_weights
 from envguard.acquire.seam import bundle
 from envguard.acquire.seam.bundle import BundleError, Manifest
 from envguard.acquire.seam.host import Host
@@ -17,6 +19,7 @@ from envguard.acquire.survey import Progress, Request, Survey, no_progress, surv
 from envguard.errors import InputError
 from envguard.model.action import Unavailable
 
+MOST_SPELLED = 500
 Also = Callable[[Host, Request, Survey], None]
 """Another reader whose questions the bundle has to answer later; it knows what the survey saw."""
 
@@ -48,7 +51,8 @@ def gather(host: Host, request: Request, also: tuple[Also, ...] = (), progress: 
     Raises `InputError` where there is no environment to examine, and where opening would refuse the evidence.
     """
     recording = RecordingHost(host)
-    seen = survey(recording, request, progress)
+    progress("checkpoints by their paths")
+    seen = survey(recording, replace(request, named=spelled(recording, request)), progress)
     for ask in also:
         ask(recording, request, seen)
     about = {
@@ -66,6 +70,38 @@ def gather(host: Host, request: Request, also: tuple[Also, ...] = (), progress: 
         for path, size in sorted(recording.left_out.items())
     )
     return Gathered(stream.getvalue(), evidence, seen, left_out)
+
+
+def spelled(host: Host, request: Request) -> tuple[str, ...]:
+    """Checkpoints that only a path names, so that a bundle knows of them: links, files of weights without a step, run
+    directories, and what lies in the folders of the project."""
+    found = find_checkpoints(host, request.checkpoint_roots)
+    runs = sorted({item.run_directory for item in found.found})
+    paths = dict.fromkeys((*found.others, *runs, *(f"{run}/{name}" for run in runs for name in POINTERS)))
+    for folder in (request.start, *_folders(host, request.start)):
+        try:
+            names = host.listing(folder)
+        except OSError:
+            continue  # a folder that nobody named
+        paths.update(dict.fromkeys(f"{folder}/{name}" for name, kind in names if kind == "file" and is_weights(name)))
+    known = {item.path for item in found.found}
+    named: dict[str, None] = {}
+    for path in list(paths)[:MOST_SPELLED]:
+        try:
+            at = checkpoint_at(host, path)
+        except OSError:
+            continue
+        if isinstance(at, Checkpoint) and at.path not in known:
+            named[at.path] = None
+    return tuple(named)
+
+
+def _folders(host: Host, start: str) -> Iterator[str]:
+    try:
+        names = host.listing(start)
+    except OSError:
+        return
+    yield from (f"{start}/{name}" for name, kind in names if kind == "directory" and name[0] not in "._")
 
 
 def open_bundle(path: str) -> OpenBundle:

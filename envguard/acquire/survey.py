@@ -173,7 +173,8 @@ def _uv_cache(host: Host, request: Request, seen: Survey) -> None:
 
 
 def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
-    seen.checkpoints = find_checkpoints(host, request.checkpoint_roots, request.named)
+    stamped = own_records.stamped_paths(host, request.state, seen.unknown)
+    seen.checkpoints = find_checkpoints(host, request.checkpoint_roots, request.named, stamped)
     seen.unknown += seen.checkpoints.unknown
     if not seen.checkpoints.roots:
         seen.lacks("checkpoint", "none of the places to look in exists")

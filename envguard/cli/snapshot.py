@@ -103,8 +103,11 @@ def snapshot(
 def _checkpoint(into: str, session: Session) -> str:
     """The path of the checkpoint that was named: a path that is there, else a name looked up as any REF is."""
     path = session.start / Path(into).expanduser()
-    if path.exists():
-        return os.path.abspath(path)
+    if into and path.exists():
+        from envguard.acquire.seam.host import LiveHost
+        from envguard.stamping import to_stamp
+
+        return to_stamp(LiveHost(), str(path))
     from envguard.cli.references import open_places
     from envguard.fingerprint.reference import resolve
 

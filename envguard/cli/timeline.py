@@ -87,7 +87,8 @@ def timeline(
     now, zone = seen.machine.now, seen.zone
     chosen = None
     if since_checkpoint is not None:
-        chosen = choose_checkpoint(seen.checkpoints, since_checkpoint, request.checkpoint_roots, request.start)
+        name = request.named[0] if request.named else since_checkpoint
+        chosen = choose_checkpoint(seen.checkpoints, name, request.checkpoint_roots, request.start)
     bounds = Bounds(
         checkpoint=chosen,
         since=parse_time(since, zone, now) if since is not None else None,
@@ -134,7 +135,7 @@ def _asked(
     if bundle is None:
         session = open_session(python, checkpoints)
         request = request_of(session)
-        return LiveHost(), replace(request, named=_by_path(session, of)), session
+        return LiveHost(), replace(request, named=_named(LiveHost(), request, of)), session
     from envguard.acquire.gathering import open_bundle
     from envguard.errors import UsageError
 
@@ -144,7 +145,7 @@ def _asked(
     request = opened.request
     if checkpoints:
         request = replace(request, checkpoint_roots=tuple(request.path(name) for name in checkpoints))
-    return opened.host, request, None
+    return opened.host, replace(request, named=_named(opened.host, request, of, far=True)), None
 
 
 def _compared(
@@ -167,18 +168,21 @@ def _compared(
     return compare_with_stamp(seen, chosen, live, request.config.policy)
 
 
-def _by_path(session: Session, of: str | None) -> tuple[str, ...]:
-    """The checkpoint that a path names, which may lie outside of the places to look in, as for every other command.
-    Raises `InputError` and `UsageError` for what is there and is none."""
-    if of is None or "/" not in of or not (session.start / of).exists():
+def _named(host: Host, request: Request, of: str | None, far: bool = False) -> tuple[str, ...]:
+    """The checkpoint that a path or a name without a step means, which may lie outside of the places to look in, as
+    for every other command. A bundle (`far`) knows of checkpoints, and not of each file in them. Raises `InputError`
+    and `UsageError` for what is there and is none."""
+    from envguard.acquire.runs.checkpoints import step_of
+    from envguard.fingerprint.places import Places
+    from envguard.fingerprint.reference import no_live, resolve
+
+    if of is None or ("/" not in of and step_of(of) is not None):
         return ()
-    from envguard.cli.references import open_places
-    from envguard.fingerprint.reference import resolve
-
-    def live() -> Fingerprint:
-        raise AssertionError("a path never means the environment of now")
-
-    found = resolve(of, open_places(session, live)).checkpoint
+    places = Places(host, request.start, request.checkpoint_roots, request.state or "", no_live)
+    path = places.path(of)
+    if far and any(path.startswith(f"{item.path}/") for item in places.checkpoints().found):
+        return tuple(item.path for item in places.checkpoints().found if path.startswith(f"{item.path}/"))[:1]
+    found = resolve(of, places).checkpoint
     return (found.path,) if found is not None else ()
 
 

@@ -83,7 +83,7 @@ def _needs(session: Session) -> Needs:
             more = [("baseline", parse_fingerprint(baseline.read_bytes()))]
         except (OSError, NoFingerprint) as error:
             unread.append(f"{baseline}: {error}")
-    needs = read_needs(LiveHost(), [str(root) for root in session.checkpoint_roots], more)
+    needs = read_needs(LiveHost(), [str(root) for root in session.checkpoint_roots], more, str(session.project.state))
     needs.unread += unread
     return needs
 

@@ -22,7 +22,7 @@ def history(places: Places) -> tuple[LogReport, tuple[str, ...]]:
     unknown: list[Unknown] = []
     entries = [
         *_checkpoints(places, notes, unknown),
-        *_journal(places, unknown),
+        *_journal(places, notes, unknown),
         *_runs(places, unknown),
     ]
     entries.sort(key=lambda entry: (entry.time or "", entry.kind, entry.ref))
@@ -58,7 +58,7 @@ def _checkpoints(places: Places, notes: list[str], unknown: list[Unknown]) -> It
         )
 
 
-def _journal(places: Places, unknown: list[Unknown]) -> list[LogEntry]:
+def _journal(places: Places, notes: list[str], unknown: list[Unknown]) -> list[LogEntry]:
     """Snapshots of this host by the `@N` that `diff` takes, of others by their host's journal; and
     restores, done and undone."""
     entries = read_journal(places.host, places.state, unknown) or ()
@@ -69,6 +69,9 @@ def _journal(places: Places, unknown: list[Unknown]) -> list[LogEntry]:
     for entry in entries:
         if entry.kind == "snapshot":
             found.append(_entry("snapshot", numbers.get(id(entry), Path(entry.path).stem), entry))
+        elif entry.kind == "stamp.failed":
+            when = clock.local(entry.time)
+            notes.append(f"{_text(entry, 'path')} was not stamped at {when}: {_text(entry, 'why')}")
         elif entry.kind == "restore":
             found.append(_entry("restore", _text(entry, "reference") or "?", entry))
         elif entry.kind == "rollback":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from envguard.acquire.runs.checkpoints import Checkpoint, Checkpoints, find_checkpoints
+from envguard.acquire.runs.own_records import stamped_paths
 from envguard.acquire.seam.host import Host
 from envguard.fingerprint.lock import Lock
 from envguard.model.evidence import Unknown
@@ -57,7 +58,11 @@ class Places:
         return posixpath.normpath(posixpath.join(self.start, _expanded(text, self.host)))
 
     def checkpoints(self) -> Checkpoints:
-        return self.found if self.found is not None else find_checkpoints(self.host, self.roots)
+        if self.found is not None:
+            return self.found
+        unknown: list[Unknown] = []
+        found = find_checkpoints(self.host, self.roots, stamped=stamped_paths(self.host, self.state, unknown))
+        return replace(found, unknown=(*found.unknown, *unknown))
 
     def looked(self) -> Places:
         """The same after one look, for whoever asks several times in a moment: a look may be a walk through hundreds

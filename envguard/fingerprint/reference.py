@@ -90,7 +90,7 @@ def resolve_default(places: Places) -> Reference:
         return replace(found, notes=(*found.notes, *doubts), undecided=undecided)
     others = [item for item in checkpoints.found if item.stamp_path is not None and item not in run]
     if others:
-        last = short_name(others[-1], checkpoints.found)
+        last = short_name(max(others, key=lambda item: item.saved_ns), checkpoints.found)
         where = _shown(run[-1].run_directory, places.start)
         raise UsageError(
             f"no reference is given, and the newest run, {where}, has no stamped checkpoint",
@@ -234,15 +234,16 @@ def called(name: str, places: Places) -> tuple[Checkpoint, ...]:
     checkpoints = places.checkpoints()
     runs = sorted({item.run_directory for item in checkpoints.found}, reverse=True)[:_MOST_RUNS]
     found: dict[str, Checkpoint] = {}
-    for folder in dict.fromkeys((*checkpoints.roots, *runs)):
-        for ending in ("", *WEIGHTS):
-            path = f"{folder}/{name}{ending}"
-            try:
-                item = checkpoint_at(places.host, path)
-            except OSError as error:
-                raise _unreadable(name, path, error) from error
-            if isinstance(item, Checkpoint):
-                found.setdefault(item.path, item)
+    names = [f"{name}{ending}" for ending in ("", *WEIGHTS)]
+    paths = [f"{folder}/{each}" for folder in (*checkpoints.roots, *runs) for each in names]
+    paths += [path for path in checkpoints.others if posixpath.basename(path) in names]
+    for path in dict.fromkeys(paths):
+        try:
+            item = checkpoint_at(places.host, path)
+        except OSError as error:
+            raise _unreadable(name, path, error) from error
+        if isinstance(item, Checkpoint):
+            found.setdefault(item.path, item)
     return tuple(found.values())
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from envguard import clock
 from envguard.acquire.runs.checkpoints import find_checkpoints
+from envguard.acquire.runs.own_records import stamped_paths
 from envguard.acquire.runs.stamps import read_stamp
 from envguard.acquire.seam.host import Host
 from envguard.model.action import VaultEntry
+from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
 from envguard.restore.vault import Manifest, Vault, WheelManifest
 
@@ -40,14 +42,19 @@ class Needs:
         return tuple(dict.fromkeys(name for tag in manifest.tags for name in self.tags.get(tag, ())))
 
 
-def read_needs(host: Host, roots: Iterable[str], more: Iterable[tuple[str, Fingerprint]] = ()) -> Needs:
-    """Every stamp below `roots` that can be read, and other fingerprints (`baseline`) by name.
+def read_needs(
+    host: Host, roots: Iterable[str], more: Iterable[tuple[str, Fingerprint]] = (), state: str | None = None
+) -> Needs:
+    """Every stamp below `roots` that can be read, those that the journal in `state` knows of, and other fingerprints
+    (`baseline`) by name.
 
     A stamp that counts as no evidence of the past still says which builds its checkpoint ran on: it holds on to
     them too. One that cannot be read is in `unread`, and then nothing may be collected.
     """
     needs = Needs()
-    found = find_checkpoints(host, roots)
+    unread: list[Unknown] = []
+    found = find_checkpoints(host, roots, stamped=stamped_paths(host, state, unread))
+    needs.unread += [f"{item.what}: {item.why}" for item in unread]
     needs.unread += [f"{item.what}: {item.why}" for item in found.unknown]
     for checkpoint in found.found:
         if checkpoint.stamp_path is None:

@@ -329,3 +329,21 @@ def test_evidence_that_opening_would_refuse_is_not_written(monkeypatch: pytest.M
         record.learn("stat", (f"/data/{number}",), ("file", 420, 1, 1, 0, 0, 1, 1, 0, 0, None))
     with pytest.raises(InputError, match="more than a bundle may hold"):
         bundle.save(record, {}, io.BytesIO())
+
+
+def test_a_checkpoint_that_only_a_path_names_is_known_to_the_bundle(torch_stage: Stage) -> None:
+    project = torch_stage.project
+    for path in ("lightning_logs/version_0/checkpoints/last.ckpt", "out/ckpt.pt", "runs/a/step-5/__0_0.distcp",
+                 "runs/a/step-5/.metadata", "checkpoints/nemo/best/weights/model.pt"):  # fmt: skip
+        (project / path).parent.mkdir(parents=True, exist_ok=True)
+        (project / path).write_bytes(b"w")
+    (project / "runs/a/latest").symlink_to("step-5")
+    assert torch_stage.envguard("collect", "-o", "b.tgz").returncode == 0
+    names = ("step-5", "lightning_logs/version_0/checkpoints/last.ckpt", "out/ckpt.pt", "runs/a/latest", "latest",
+             "runs/a/step-5/__0_0.distcp", "last", str(project / "out/ckpt.pt"))  # fmt: skip
+    for name in names:
+        live = torch_stage.envguard("timeline", "--json", "--since-checkpoint", name)
+        far = torch_stage.envguard("timeline", "--json", "--since-checkpoint", name, "--bundle", "b.tgz")
+        assert (far.returncode, json.loads(far.stdout)["checkpoint"]) == (
+            live.returncode, json.loads(live.stdout)["checkpoint"]
+        ), name  # fmt: skip

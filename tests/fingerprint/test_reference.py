@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -284,6 +286,99 @@ def test_default_is_the_highest_stamped_step_of_the_newest_run(places: Places, t
     assert found is not None
     assert found.id == wanted, "order is the step, not the time"
     assert list(stamps_of_newest(places, [])) == ["stamp of step_10"]
+
+
+BROKEN = {
+    "no JSON": b"{",
+    "empty": b"",
+    "another version": b'{"schema": "envguard.fingerprint", "version": 99, "checkpoint": {}}',
+    "no fingerprint": b"[]",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_newest_stamp_that_cannot_be_read_lets_no_older_decide(places: Places, tmp_path: Path, how: str) -> None:
+    stamp(make(tmp_path / "runs" / "a" / "step_1"))
+    newest = make(tmp_path / "runs" / "a" / "step_2", 10)
+    (newest / "envguard.json").write_bytes(BROKEN[how])
+    found = resolve_default(places)
+    assert (found.label, found.fingerprint, found.unread) == ("step_2", None, True)
+    unseen: list[Unknown] = []
+    assert list(stamps_of_newest(places, unseen)) == ["stamp of step_1"]
+    assert [item.what for item in unseen] == ["stamp of step_2"]
+
+
+class Locked(LiveHost):
+    """A machine that refuses to list one folder; root is never refused."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def call(self, operation: str, *arguments: Any) -> Any:
+        if operation in ("listing", "walk", "stats") and arguments[0] == self.folder:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.folder)
+        return super().call(operation, *arguments)
+
+
+def test_a_later_checkpoint_that_cannot_be_seen_leaves_the_default_undecided(places: Places, tmp_path: Path) -> None:
+    stamp(make(tmp_path / "runs" / "a" / "step_1"))
+    make(tmp_path / "runs" / "a" / "step_2")
+    locked = replace(places, host=Locked(tmp_path / "runs" / "a" / "step_2"))
+    found = resolve_default(locked)
+    assert found.label == "step_1"
+    assert [(item.what, item.decides) for item in found.undecided] == [(f"checkpoint {tmp_path}/runs/a/step_2", True)]
+    make(tmp_path / "runs" / "other" / "step_1", -50)
+    other = replace(places, host=Locked(tmp_path / "runs" / "other"))
+    assert resolve_default(other).undecided == ()
+
+
+ELSEWHERE = ("lightning_logs/version_0/checkpoints/step=40.ckpt", "trainer_output/checkpoint-20", "my/own/place/best")
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+@pytest.mark.parametrize("by", ["stamp", "snapshot"])
+def test_the_journal_knows_where_a_stamp_lies(places: Places, tmp_path: Path, where: str, by: str) -> None:
+    path = tmp_path / where
+    if path.suffix:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"weights")
+        named = checkpoint_reference(LiveHost(), str(path))
+        write(Path(f"{path}.envguard.json"), fingerprint(origin="loaded", checkpoint=named))
+    else:
+        stamp(make(path))
+    state = Path(places.state)
+    if by == "stamp":
+        journal.append(state, "stamp", {"id": "x", "path": str(path), "origin": "loaded"})
+    else:
+        journal.append_snapshot(state, LIVE, str(path))
+    journal.append(state, "stamp", {"id": "x", "path": str(tmp_path / "gone/step_3"), "origin": "loaded"})
+    assert resolve_default(places).path == str(path)
+    assert resolve(path.name, places).path == str(path)
+    assert resolve(path.stem, places).path == str(path)
+    assert [item.path for item in stamped(places)] == [str(path)]
+    later = path.parent / "step_90"
+    make(later, 600)
+    assert resolve_default(places).notes[0].startswith("taken because the later step_90 does not count")
+    assert places.checkpoints().unknown == ()
+
+
+def test_the_error_names_the_stamps_that_there_are(places: Places, tmp_path: Path) -> None:
+    stamp(make(tmp_path / "runs" / "a" / "step_10"))
+    make(tmp_path / "runs" / "b" / "step_5", 2_000_000_000 - 1_700_000_000)
+    with pytest.raises(UsageError, match="the newest run, runs/b, has no stamped checkpoint") as caught:
+        resolve_default(places)
+    assert "step_10" in (caught.value.hint or "")
+
+
+def test_the_newest_run_is_the_newest_by_its_stamps(places: Places, tmp_path: Path) -> None:
+    """A run that was copied without its times is no newer one."""
+    taken = clock.seconds("2026-05-18T18:41:00.000+00:00")
+    for run, moment in (("old", 0), ("new", 600)):
+        stamp(make(tmp_path / "runs" / run / "step_1"), taken_at=clock.iso(taken + moment))
+    now = int(taken + 90_000)
+    os.utime(tmp_path / "runs" / "old" / "step_1" / "model.safetensors", (now, now))
+    os.utime(tmp_path / "runs" / "new" / "step_1" / "model.safetensors", (now - 60, now - 60))
+    assert resolve_default(places).label == "new/step_1"
 
 
 def test_a_default_whose_name_two_runs_have_is_named_so_that_it_is_found(places: Places, tmp_path: Path) -> None:

@@ -130,6 +130,8 @@ class Checkpoints:
     unseen: tuple[str, ...] = ()
     """Paths of checkpoints and folders that could not be read, each with an entry in `unknown`."""
     by_path: frozenset[str] = frozenset()
+    others: tuple[str, ...] = ()
+    """Links, and files of weights, that tell no step: a person may name one by its path."""
     """Those that lie in no place to look in, or have no name that tells: only their path finds them again."""
 
     def with_times_of(self, dated: Iterable[Checkpoint]) -> Checkpoints:
@@ -193,10 +195,15 @@ def step_of(name: str) -> int | None:
     return int(stem) if _NUMBER.match(stem) else None
 
 
+def is_weights(name: str) -> bool:
+    """Whether a file of that name holds tensors."""
+    return bool(EXTENSION.search(name))
+
+
 def is_checkpoint(name: str, kind: Kind) -> bool:
     """Whether an entry of that name and kind is a checkpoint: a file needs an extension that weights have. A folder
     that is called by a number alone (`500`) needs weights in it besides, see `holds_weights`."""
-    return step_of(name) is not None and (kind == "directory" or bool(EXTENSION.search(name)))
+    return step_of(name) is not None and (kind == "directory" or is_weights(name))
 
 
 def holds_weights(host: Host, folder: str) -> bool:
@@ -218,17 +225,28 @@ def _has_core(names: Iterable[tuple[str, Kind]]) -> bool:
     return any(role == "state" or (role == "weights" and name.endswith(WEIGHTS)) for name, role in found.items())
 
 
-def find_checkpoints(host: Host, roots: Iterable[str], named: Iterable[str] = ()) -> Checkpoints:
-    """Every checkpoint below `roots`, and those that somebody `named` by their paths, wherever they lie; a root that
-    is not there is passed over, an unreadable one is `unknown`."""
+def find_checkpoints(
+    host: Host, roots: Iterable[str], named: Iterable[str] = (), stamped: Iterable[str] = ()
+) -> Checkpoints:
+    """Every checkpoint below `roots`, those that somebody `named` by their paths, wherever they lie, and those that
+    were `stamped`, with what lies beside them; a root that is not there is passed over, an unreadable one is
+    `unknown`."""
     search = _Search(host)
     there = tuple(root for root in dict.fromkeys(posixpath.normpath(root) for root in roots) if search.below(root))
+    for path in stamped:
+        search.add_stamped_elsewhere(path)
     by_path = frozenset(path for path in named if path not in search.found)
     for path in by_path:
         search.add_named(path)
     found = sorted(search.found.values(), key=_order)
     return Checkpoints(
-        tuple(found), tuple(_disorder(found)), there, tuple(search.unknown), tuple(search.unseen), by_path
+        tuple(found),
+        tuple(_disorder(found)),
+        there,
+        tuple(search.unknown),
+        tuple(search.unseen),
+        by_path,
+        tuple(search.others),
     )
 
 
@@ -251,6 +269,7 @@ class _Search:
         self.found: dict[str, Checkpoint] = {}
         self.unknown: list[Unknown] = []
         self.unseen: list[str] = []
+        self.others: list[str] = []
         self.visited: set[tuple[int, int]] = set()
         self.refused = False
 
@@ -288,6 +307,8 @@ class _Search:
                 continue
             if kind == "file" and name + STAMP_SUFFIX in every and is_stamp(self.host, path + STAMP_SUFFIX):
                 self._add_stamped(path)
+            if kind == "link" or (kind == "file" and is_weights(name)):
+                self.others.append(path)
             if kind in ("directory", "link") and not name.startswith((".", "__")):
                 inner.append((path, kind))
         # An environment holds thousands of folders and no checkpoint.
@@ -301,6 +322,19 @@ class _Search:
                 return
             if kind == "directory" or depth == 0:
                 self.below(path, depth + 1)
+
+    def add_stamped_elsewhere(self, path: str) -> None:
+        """One that a stamp was put into. What lies beside it may be a later one of the same run."""
+        try:
+            checkpoint = read_checkpoint(self.host, path) if path not in self.found else None
+        except (FileNotFoundError, NotADirectoryError):
+            return  # deleted or moved since: a fact
+        except OSError as error:
+            self.refuse(f"checkpoint {path}", path, error)
+            return
+        if checkpoint is not None and checkpoint.stamp_path is not None:
+            self.below(checkpoint.run_directory, _DEPTH)
+            self.found.setdefault(path, checkpoint)
 
     def add_named(self, path: str) -> None:
         """One that a person says is a checkpoint."""

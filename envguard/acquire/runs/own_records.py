@@ -72,6 +72,31 @@ def _entry(path: str, number: int, line: bytes, shared: SharedPackages, unknown:
     return Entry(path, number, value["kind"], value["time"], value, taken, why_not)
 
 
+def stamped_paths(host: Host, state: str | None, unknown: list[Unknown]) -> tuple[str, ...]:
+    """Where every stamp was put, as the journal has it: in the default folders of frameworks, and anywhere else.
+
+    Of a line only what stands before the fingerprint is parsed, which is nearly all of it.
+    """
+    found: dict[str, None] = {}
+    for name in [name for name in _names(host, state, unknown) if name.startswith("journal-")]:
+        try:
+            for _, block in blocks(host, f"{state}/{name}", longest=MAX_STAMP):
+                for line in block.split(b"\n"):
+                    found.update(dict.fromkeys(_stamped_in(line)))
+        except OSError as error:
+            unknown.append(Unknown.refused(f"{state}/{name}", error))
+    return tuple(found)
+
+
+def _stamped_in(line: bytes) -> tuple[str, ...]:
+    head, cut, _ = line.partition(b',"fingerprint":')
+    if b'"kind":"stamp"' not in head and b'"into":"' not in head:
+        return ()
+    value = journal.entry(head + b"}" if cut else head) or {}
+    path = value.get("path") if value.get("kind") == "stamp" else value.get("into")
+    return (path,) if isinstance(path, str) and path.startswith("/") else ()
+
+
 def read_run_records(host: Host, state: str | None, unknown: list[Unknown]) -> tuple[tuple[str, RunRecord], ...]:
     """(path, record) of every run that `launch` recorded, oldest first."""
     found = []
