@@ -636,6 +636,52 @@ def test_a_pure_python_package_is_told_by_its_version(torch_stage: Stage, versio
     assert unknown == ([] if version == "2.0" else ["build of plain as loaded"])
 
 
+UNDECIDED = ["build of plain as loaded"]
+
+
+@pytest.mark.parametrize(
+    ("source", "version", "order", "build", "told", "unknown"),
+    [
+        # Imported before the swap, and envguard after it: nobody saw the old build.
+        ("__version__ = {!r}\n", "2.0", "plain, swap, envguard", None, "1.0", UNDECIDED),
+        ("__version__ = {!r}\n# again\n", "1.0", "plain, swap, envguard", None, "1.0", UNDECIDED),
+        ("more = {!r}\n", "2.0", "plain, swap, envguard", None, "2.0", UNDECIDED),
+        # Imported after the swap, which a process cannot show where envguard came last.
+        ("__version__ = {!r}\n", "2.0", "swap, plain, envguard", None, "2.0", UNDECIDED),
+        # envguard was there first, and saw what was imported then.
+        ("__version__ = {!r}\n", "2.0", "swap, envguard, plain", "disk", "2.0", []),
+        ("more = {!r}\n", "2.0", "swap, envguard, plain", "disk", "2.0", []),
+        ("__version__ = {!r}\n", "2.0", "envguard, plain, swap", "before", "1.0", []),
+    ],
+)
+def test_what_was_imported_and_when_decides(
+    torch_stage: Stage, source: str, version: str, order: str, build: str | None, told: str, unknown: list[str]
+) -> None:
+    """A process that imported envguard after a swap stamped the new build of a package whose old one it ran."""
+    stage = torch_stage
+    wheels.build_wheel(stage.wheels, "plain", "1.0", {"plain/__init__.py": source.format("1.0").encode() + b"#\n"})
+    stage.install("plain==1.0")
+    before = builds(snapshot(stage))["plain"]
+    first, *steps = order.split(", ")
+    with training(
+        stage, imports="plain" if first == "plain" else "", when="early" if first == "envguard" else "late"
+    ) as trainer:
+        time.sleep(0.3)
+        for step in steps if first != "swap" else order.split(", "):
+            if step == "swap":
+                wheel = wheels.build_wheel(
+                    stage.root / "other", "plain", version, {"plain/__init__.py": source.format(version).encode()}
+                )
+                stage.install(str(wheel), arguments=["--reinstall", "--link-mode", "copy"])
+            else:
+                trainer.run(f"import {step}")
+        stamped = trainer.stamp()
+    disk = builds(snapshot(stage))["plain"]
+    (package,) = [item for item in stamped["packages"] if item["name"] == "plain"]
+    assert (package["version"], package["build"]) == (told, {"disk": disk, "before": before, None: None}[build])
+    assert [item["what"] for item in stamped["unknown"] if "plain" in item["what"]] == unknown
+
+
 def test_what_launch_recorded_is_believed(torch_stage: Stage) -> None:
     """The command imports envguard late, and the cache is gone: launch knows what it started."""
     recorded = torch_stage.root / "recorded.json"

@@ -96,6 +96,9 @@ def _loaded(
         return _from_before(name, disk, older, held, before, process, unknown)
     if held.fresh or not (moved or came_later):
         return disk
+    if not moved and older:
+        # envguard saw this very build before the package was imported; else nothing tells the two moments apart.
+        return disk if held.imported_since else _imported_before(disk, held, unknown)
     return _by_version(name, disk, moved, held, unknown)
 
 
@@ -142,6 +145,23 @@ def _from_before(
         )
     )
     return msgspec.structs.replace(_bare(like), version=version, build=None, requires=(), requires_python=None)
+
+
+def _imported_before(disk: Package | None, held: Held, unknown: list[Unknown]) -> Package | None:
+    """It was installed while the process ran, before envguard was imported, and nothing tells whether the process had
+    imported it by then: a version may be that of both builds, and another one is of a build that nobody saw."""
+    if disk is None:
+        return None
+    unknown.append(
+        Unknown(
+            f"build of {disk.name} as loaded",
+            "it was installed while this process ran and before envguard was imported, and nothing shows whether the "
+            "process had imported it by then",
+        )
+    )
+    return msgspec.structs.replace(
+        _bare(disk), version=held.version or disk.version, build=None, requires=(), requires_python=None
+    )
 
 
 def _by_version(

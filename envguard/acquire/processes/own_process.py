@@ -16,6 +16,7 @@ from envguard.acquire.packages.distributions import Distribution
 from envguard.acquire.packages.metadata import canonical
 from envguard.acquire.packages.pip_stash import before_pip
 from envguard.acquire.packages.record_file import parse_record
+from envguard.acquire.processes import loading
 from envguard.acquire.processes.loading import (
     Capture,
     CapturedDistribution,
@@ -26,6 +27,9 @@ from envguard.acquire.processes.loading import (
 from envguard.acquire.seam.host import Host
 from envguard.acquire.torch.elf import CorruptElf, read_build_id
 from envguard.acquire.torch.torch_build import VersionFile
+
+CAPTURING = loading.__name__
+"""The module whose import is the look at what lay on disk."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Held:
     """Some were so already when envguard was imported."""
     fresh: bool = False
     """A mapped library is the very file on disk."""
+    imported_since: bool = False
+    """All of its modules were imported after envguard was, by their order among the modules of the process."""
 
 
 class OwnProcess:
@@ -129,6 +135,7 @@ class OwnProcess:
             stale=tuple(file for file, _ in stale),
             stale_at_import=any(path in self.capture.stale for _, path in stale),
             fresh=fresh,
+            imported_since=bool(modules) and imported_after(modules),
         )
 
     def _relative(self, path: str) -> str | None:
@@ -229,6 +236,16 @@ def loaded_torch() -> VersionFile | None:
 def loaded_modules(names: Iterable[str]) -> tuple[str, ...]:
     """Which of these top-level modules this process imported."""
     return tuple(name for name in names if name in sys.modules)
+
+
+def imported_after(modules: Iterable[str]) -> bool:
+    """Whether this process imported all of these modules after envguard had looked at what lay on disk.
+
+    `sys.modules` keeps the order of imports.
+    """
+    order = {name: place for place, name in enumerate(sys.modules)}
+    looked = order.get(CAPTURING)
+    return looked is not None and all(order.get(name, -1) > looked for name in modules)
 
 
 def loaded_version(module: str) -> str | None:
