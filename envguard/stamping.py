@@ -59,7 +59,7 @@ from envguard.project import Project, open_project
 from envguard.state import digests as digest_store
 from envguard.state import journal
 from envguard.state.digests import Digests
-from envguard.state.files import locked, open_state, write_atomically
+from envguard.state.files import locked, open_state, read_file, write_atomically
 from envguard.state.runs import LAUNCH_FINGERPRINT
 
 __all__ = ["Stamp", "loaded_fingerprint", "read_stamp", "stamp", "stamp_live", "to_stamp", "why_older", "write_stamp"]
@@ -397,7 +397,7 @@ def _launch_fingerprint(env: Environment) -> Fingerprint | None:
     if not path:
         return None
     try:
-        found = parse_fingerprint(Path(path).read_bytes())
+        found = parse_fingerprint(read_file(path))
     except (OSError, NoFingerprint):
         return None  # the stamp then rests on what envguard saw when it was imported
     return found if found.python.prefix == env.prefix else None

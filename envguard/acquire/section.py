@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from envguard.errors import Error
 from envguard.model.evidence import Code, Unknown
 from envguard.model.fingerprint import Problem
+from envguard.model.parsing import why
 
 T = TypeVar("T")
 
@@ -19,6 +22,22 @@ class Section(Generic[T]):
     value: T
     problems: tuple[Problem, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+
+
+@contextlib.contextmanager
+def witness(unknown: list[Unknown], what: str) -> Iterator[None]:
+    """The boundary around one witness: whatever is odd about it costs only itself, and is named.
+
+    An `OSError` is a refusal (or, where it says so, an absence). Any other error is a parser's, which has many: what
+    was read of the witness does not count. The errors that a command ends with pass, since the user named their file.
+    """
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:
+        whole = error if isinstance(error, OSError) else why(error)
+        unknown.append(Unknown.refused(what, whole))
 
 
 class Notes:

@@ -38,7 +38,7 @@ from envguard.acquire.runs.checkpoints import Checkpoints, find_checkpoints
 from envguard.acquire.runs.elsewhere import other_environment
 from envguard.acquire.runs.shared import SharedPackages
 from envguard.acquire.seam.host import Host, Machine
-from envguard.acquire.section import Notes
+from envguard.acquire.section import Notes, witness
 from envguard.acquire.torch import compile_times
 from envguard.acquire.torch.cache_evidence import with_evident_places
 from envguard.acquire.torch.cache_places import cache_places
@@ -149,11 +149,9 @@ def survey(host: Host, request: Request, progress: Progress = no_progress) -> Su
     seen.unknown += dated.unknown
     for name, ask in _WITNESSES:
         progress(name)
-        try:
+        # A reader names what it cannot see itself; what slips through must not cost the other witnesses.
+        with witness(seen.unknown, name):
             ask(host, request, seen)
-        except OSError as error:
-            # A reader names what it cannot see itself; what slips through must not cost the other witnesses.
-            seen.unknown.append(Unknown.refused(name, f"{error.filename or 'a path'}: {error.strerror or error}"))
     seen.unknown = list(dict.fromkeys(seen.unknown))
     return seen
 

@@ -74,13 +74,14 @@ def _needs(session: Session) -> Needs:
     from envguard.acquire.runs.stamps import NoFingerprint, parse_fingerprint
     from envguard.acquire.seam.host import LiveHost
     from envguard.restore.collecting import read_needs
+    from envguard.state.files import read_file
     from envguard.state.runs import baseline_file
 
     baseline, more = baseline_file(session.project.state), []
     unread = []
     if baseline.is_file():
         try:
-            more = [("baseline", parse_fingerprint(baseline.read_bytes()))]
+            more = [("baseline", parse_fingerprint(read_file(baseline)))]
         except (OSError, NoFingerprint) as error:
             unread.append(f"{baseline}: {error}")
     needs = read_needs(LiveHost(), [str(root) for root in session.checkpoint_roots], more, str(session.project.state))

@@ -28,7 +28,6 @@ def waivers(
 
     Example: `envguard waivers revoke packages:transformers`.
     """
-    import msgspec
 
     from envguard import clock
     from envguard.errors import InputError, UsageError
@@ -50,7 +49,7 @@ def waivers(
         if which is not None:
             revoked = revoke(state, which, now)
         stored = read_waivers(state)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             f"{waiver_file(state)} cannot be read or written: {error}", "mend the file, or take it away"
         ) from error

@@ -115,7 +115,7 @@ def parse_lock(path: str, data: bytes) -> Lock:
         if kind == "requirements":
             return _requirements(path, text)
         table = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path} cannot be read as a lock file: {error}",
             "pylock.toml, uv.lock and requirements.txt are read, in UTF-8",

@@ -17,6 +17,7 @@ from typing import Any
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.seam.host import Host
 from envguard.errors import InputError, UsageError
+from envguard.model.parsing import parse_json
 
 STATE_FILE = "trainer_state.json"
 # Options of torch.distributed.run, without their dashes; those that take no value are in _FLAGS.
@@ -99,7 +100,7 @@ def split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _config(host: Host, checkpoint: Checkpoint) -> Mapping[str, Any]:
     path = f"{checkpoint.path}/{STATE_FILE}"
     try:
-        state = json.loads(host.read(path, 64 << 20))
+        state = parse_json(host.read(path, 64 << 20))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}", _NAMED) from error
     except ValueError as error:

@@ -21,7 +21,8 @@ from envguard import clock
 from envguard.acquire.seam.collector.redaction import redact
 from envguard.errors import UsageError
 from envguard.model.drift import FACETS
-from envguard.state.files import locked, open_state, write_atomically
+from envguard.model.parsing import parse_json
+from envguard.state.files import locked, open_state, read_file, write_atomically
 
 
 class Waiver(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,12 +107,12 @@ def waiver_file(state: Path) -> Path:
 
 
 def read_waivers(state: Path) -> tuple[Waiver, ...]:
-    """Every waiver ever stored, oldest first. Raises `OSError` or `msgspec.MsgspecError` where it can't be read."""
+    """Every waiver ever stored, oldest first. Raises `OSError` or `ValueError` where it can't be read."""
     try:
-        data = waiver_file(state).read_bytes()
+        data = read_file(waiver_file(state))
     except FileNotFoundError:
         return ()
-    return msgspec.json.decode(data, type=tuple[Waiver, ...])
+    return parse_json(data, tuple[Waiver, ...])
 
 
 def standing(stored: Sequence[Waiver], now: str) -> tuple[tuple[Waiver, ...], tuple[Waiver, ...]]:

@@ -19,7 +19,7 @@ import msgspec
 
 from envguard.restore.copying import copy_file
 from envguard.restore.progress import Progress
-from envguard.state.files import write_atomically
+from envguard.state.files import read_file, write_atomically
 
 MANIFEST = "manifest.jsonl"
 
@@ -153,7 +153,7 @@ def take_away(saved: tuple[Saved, ...], leaving: Collection[str], staying: Colle
 def load(folder: Path) -> tuple[Saved, ...]:
     """The manifest of a restore point; raises OSError or msgspec's error where it is not readable."""
     out = []
-    for line in (folder / MANIFEST).read_bytes().splitlines():
+    for line in read_file(folder / MANIFEST).splitlines():
         saved = msgspec.json.decode(line, type=Saved)
         target = _decode(saved.target) if saved.target is not None else None
         out.append(msgspec.structs.replace(saved, path=_decode(saved.path), target=target))

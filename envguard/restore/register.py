@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from envguard.acquire.packages.restore_register import REGISTER
-from envguard.state.files import write_atomically
+from envguard.state.files import read_file, write_atomically
 
 MOST_BYTES = 1 << 20
 
@@ -38,13 +38,12 @@ def real(prefix: str) -> str:
 def read(prefix: str) -> tuple[Registered, ...]:
     """The restores on record, oldest first; a line that is none is left out. Raises OSError."""
     try:
-        with open(f"{real(prefix)}/{REGISTER}", "rb") as stream:
-            data = stream.read(MOST_BYTES)
+        data = read_file(f"{real(prefix)}/{REGISTER}")[:MOST_BYTES]
     except (FileNotFoundError, NotADirectoryError):
         return ()
     found = []
     for line in data.splitlines():
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
             found.append(msgspec.json.decode(line, type=Registered))
     return tuple(found)
 

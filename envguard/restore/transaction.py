@@ -34,7 +34,7 @@ from envguard.restore.locks import who_may
 from envguard.restore.point import Saved
 from envguard.restore.progress import Progress
 from envguard.restore.register import Registered
-from envguard.state.files import locked, open_state, sync_directory
+from envguard.state.files import locked, open_state, read_file, sync_directory
 
 StepName = Literal[
     "begun", "staged", "saved", "installing", "installed", "verified", "done", "rolling-back", "rolled-back"
@@ -188,14 +188,14 @@ def mark_of(path: str) -> str | None:
 
 def _read(journal: Path) -> tuple[Entry, ...]:
     try:
-        lines = journal.read_bytes().splitlines()
+        lines = read_file(journal).splitlines()
     except FileNotFoundError:
         return ()
     entries = []
     for line in lines:
         try:
             entries.append(msgspec.json.decode(line, type=Entry))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             continue
     return tuple(entries)
 

@@ -29,7 +29,7 @@ from envguard.restore.archive import Fault, Files, copy_checked, is_unhashed, re
 from envguard.restore.candidate import Candidate
 from envguard.restore.copying import copy_file
 from envguard.restore.progress import Silent
-from envguard.state.files import locked, open_state, write_atomically
+from envguard.state.files import locked, open_state, read_file, write_atomically
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True):
@@ -127,8 +127,8 @@ def open_manifest(path: Path) -> VaultFiles:
 
 def _read(path: Path) -> Manifest:
     try:
-        return _MANIFEST.decode(path.read_bytes())
-    except msgspec.MsgspecError as error:
+        return _MANIFEST.decode(read_file(path))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Damaged(errno.EIO, f"no manifest: {error}", str(path)) from error
 
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from envguard.state.files import open_state, write_atomically
+from envguard.state.files import open_state, read_file, write_atomically
 from envguard.state.journal import host_part
 
 FORMAT = 2
@@ -183,8 +183,8 @@ def load(state: Path) -> Digests:
     """The store, or an empty one where there is none that can be read."""
     mark = _mark(state)
     try:
-        content = msgspec.msgpack.decode(store_file(state).read_bytes(), type=_Content)
-    except (OSError, msgspec.MsgspecError):
+        content = msgspec.msgpack.decode(read_file(store_file(state)), type=_Content)
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
         return Digests(mark=mark)
     return Digests(content if content.format == FORMAT else None, mark)
 

@@ -9,6 +9,8 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from envguard.acquire.seam.collector.contents import read
+
 
 def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> None:
     """Writes a temporary file beside `path`, syncs it, renames it over `path`, and syncs the folder.
@@ -30,6 +32,13 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o66
             os.unlink(temporary)
         raise
     sync_directory(target.parent)
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """A regular file of the state folder, whole: anything else, and one beyond the bound of all reading, is an
+    OSError and no hang."""
+    data: bytes = read(os.fspath(path))  # type: ignore[no-untyped-call]
+    return data
 
 
 def sync_directory(folder: Path) -> None:

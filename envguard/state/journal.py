@@ -58,5 +58,5 @@ def entry(line: bytes) -> dict[str, Any] | None:
     try:
         raw = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         return {name: value if name == "fingerprint" else msgspec.json.decode(value) for name, value in raw.items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None

@@ -133,8 +133,10 @@ STANDARD = {
 }  # fmt: skip
 MAY_USE = {
     "os": {
-        "O_CLOEXEC", "O_DIRECTORY", "O_NONBLOCK", "O_PATH", "O_RDONLY", "close", "cpu_count", "environ", "fdopen",
-        "fsdecode", "fsencode", "fstat", "getcwd", "getuid", "killpg", "listdir", "lstat", "makedev", "open", "path",
+        "O_CLOEXEC", "O_DIRECTORY", "O_NOCTTY", "O_NONBLOCK", "O_PATH", "O_RDONLY", "SEEK_HOLE", "SEEK_SET",
+        "close", "cpu_count", "environ", "fdopen",
+        "fsdecode", "fsencode", "fstat", "getcwd", "getuid", "killpg", "listdir", "lseek", "lstat",
+        "makedev", "open", "path",
         "readlink", "readv", "scandir", "stat", "statvfs", "strerror", "sysconf", "uname",
     },
     "shutil": {"which"},

@@ -304,7 +304,7 @@ def _last_step(lines: list[bytes]) -> str | None:
     for line in reversed(lines):
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # a kill tore it
         if isinstance(entry, dict) and isinstance(entry.get("step"), str):
             return str(entry["step"])

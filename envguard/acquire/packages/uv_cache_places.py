@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from typing import Any
 
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.seam.host import Host
 from envguard.config import Config
+from envguard.model.parsing import Unparsed, parse_toml
+
+MOST_TOML = 16 << 20
 
 
 def cache_directories(host: Host, env: Environment | None, config: Config) -> tuple[str, ...]:
@@ -55,6 +57,6 @@ def _configured(host: Host) -> Iterator[str]:
 def _toml(host: Host, path: str) -> dict[str, Any]:
     # A configuration file that uv itself could not use names no cache; it is not ours to complain about.
     try:
-        return tomllib.loads(host.read(path).decode())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return parse_toml(host.read(path, MOST_TOML))
+    except (OSError, Unparsed):
         return {}

@@ -13,12 +13,12 @@ import zipfile
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from envguard.acquire.packages.wheel_files import HostFile
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.seam.host import Host
+from envguard.acquire.section import witness
 from envguard.model.evidence import Unknown
+from envguard.model.parsing import parse_json
 
 MOST_JSON = 4 << 20
 MOST_PICKLE = 32 << 20
@@ -88,15 +88,13 @@ def _sources(host: Host, checkpoint: Checkpoint, unknown: list[Unknown]) -> list
     readers = {"json": _json, "safetensors": _safetensors, "pickle": _lightning}
     found = []
     for path, kind in paths:
-        try:
+        with witness(unknown, f"metadata of {path}"):
             found.append((path, readers[kind](host, path)))
-        except (OSError, ValueError, msgspec.DecodeError, zipfile.BadZipFile) as error:
-            unknown.append(Unknown.refused(f"metadata of {path}", error))
     return found
 
 
 def _json(host: Host, path: str) -> dict[str, Any]:
-    value = msgspec.json.decode(host.read(path, MOST_JSON))
+    value = parse_json(host.read(path, MOST_JSON))
     return value if isinstance(value, dict) else {}
 
 
@@ -106,7 +104,7 @@ def _safetensors(host: Host, path: str) -> dict[str, Any]:
     if not 2 <= length <= MOST_JSON:
         # A header of a huge model can be longer; its metadata is not worth reading it whole.
         return {}
-    value = msgspec.json.decode(host.read(path, length, 8))
+    value = parse_json(host.read(path, length, 8))
     metadata = value.get("__metadata__") if isinstance(value, dict) else None
     return metadata if isinstance(metadata, dict) else {}
 

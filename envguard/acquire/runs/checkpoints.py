@@ -37,6 +37,7 @@ from envguard.acquire.runs.checkpoint_parts import (
 )
 from envguard.acquire.seam.host import Host, Kind
 from envguard.model.evidence import Unknown
+from envguard.model.parsing import parse_json
 
 __all__ = [
     "STAMP_NAME",
@@ -417,8 +418,8 @@ def is_stamp(host: Host, path: str) -> bool:
     """Whether it is a stamp, made for a checkpoint: a fingerprint that somebody put there under that name is none.
     One that cannot be read counts, so that whoever reads it says so."""
     try:
-        return msgspec.json.decode(host.read(path), type=_Stamped).checkpoint is not None
-    except (OSError, msgspec.MsgspecError):
+        return parse_json(host.read(path), _Stamped).checkpoint is not None
+    except (OSError, ValueError):
         return True
 
 

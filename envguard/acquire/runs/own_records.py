@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from envguard.acquire.runs.shared import SharedPackages
 from envguard.acquire.runs.stamps import MAX_STAMP, Altered, NoFingerprint, parse_fingerprint
 from envguard.acquire.seam.host import Host
 from envguard.acquire.seam.lines import blocks
+from envguard.acquire.section import witness
 from envguard.model.evidence import Unknown
 from envguard.model.fingerprint import Fingerprint
+from envguard.model.parsing import parse_json
 from envguard.model.run import RunRecord
 from envguard.state import journal
+
+MOST_RUN = 16 << 20
+"""Bytes of a run record: one of thousands of changes has some MB."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,8 @@ def read_run_records(host: Host, state: str | None, unknown: list[Unknown]) -> t
         path = f"{state}/runs/{name}"
         if not name.endswith(".json"):
             continue
-        try:
-            found.append((path, msgspec.json.decode(host.read(path, 16 << 20), type=RunRecord)))
-        except (OSError, msgspec.MsgspecError) as error:
-            unknown.append(Unknown.refused(path, error))
+        with witness(unknown, path):
+            found.append((path, parse_json(host.read(path, MOST_RUN), RunRecord)))
     return tuple(found)
 
 

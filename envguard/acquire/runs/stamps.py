@@ -111,7 +111,7 @@ def parse_fingerprint(data: bytes) -> Fingerprint:
     try:
         stored = msgspec.json.decode(data)
         taken = msgspec.convert(stored, Fingerprint)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise NoFingerprint(f"it is no fingerprint: {error}") from error
     altered = why_altered(taken, stored)
     if altered is not None:

@@ -5,20 +5,46 @@ import hashlib
 import os
 import stat as stat_module
 
+WHOLE = 256 << 20
+"""Bytes of a file that is read without a limit: a larger one is refused, and not taken into memory."""
+HOLE = 4 << 30
+"""Bytes from which on a file is looked at for a hole, whose reading would take hours and give nothing but zeros."""
+
+
+def open_regular(path):
+    """(descriptor, stat) of a regular file. A FIFO, socket or device is refused before it is opened: to open one may
+    hang, wake the program at its other end, or rewind a tape. So is a hole. Raises OSError."""
+    if not stat_module.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        result = os.fstat(descriptor)
+        if not stat_module.S_ISREG(result.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        # Some file systems count no blocks, some compress: only what they call a hole themselves is one.
+        if result.st_size >= HOLE and result.st_blocks * 512 < result.st_size >> 6:
+            if os.lseek(descriptor, 0, os.SEEK_HOLE) < result.st_size:
+                raise OSError(errno.EFBIG, "%d bytes, nearly all of them a hole" % result.st_size, path)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor, result
+
 
 def read(path, limit=None, offset=0):
     """Bytes of a regular file: at most `limit` from `offset` (a negative offset counts from the end).
 
-    Opened without blocking and refused unless regular, so that a FIFO or device in a hostile tree hangs nothing.
+    Without a limit all of it, and EFBIG where that is more than `WHOLE`.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor, result = open_regular(path)
     try:
-        if not stat_module.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
+        wanted = -offset if offset < 0 else result.st_size - offset
+        if limit is None and wanted > WHOLE:
+            raise OSError(errno.EFBIG, "larger than the %d MiB that are read at once" % (WHOLE >> 20), path)
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
             if offset:
-                size = os.fstat(descriptor).st_size
-                stream.seek(max(0, size + offset) if offset < 0 else offset)
+                stream.seek(max(0, result.st_size + offset) if offset < 0 else offset)
             return stream.read() if limit is None else stream.read(limit)
     finally:
         os.close(descriptor)
@@ -31,11 +57,8 @@ def digest(path):
 
 def hashed(path, algorithm):
     """Digest of a regular file's content, hex, by an algorithm of hashlib's that has a length of its own."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor, result = open_regular(path)
     try:
-        result = os.fstat(descriptor)
-        if not stat_module.S_ISREG(result.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
         # Most files of an environment are small: a buffer of their size costs less than clearing a large one.
         view = memoryview(bytearray(min(result.st_size + 1, 1 << 20)))
         hasher = hashlib.new(algorithm)
@@ -51,7 +74,9 @@ def hashed(path, algorithm):
 def lines(path):
     """[sha256 in hex, lines]: a text file's digest and its count of lines that are not blank, in one reading."""
     hasher, count, blank, last = hashlib.sha256(), 0, True, b"\n"
-    for offset in range(0, os.stat(path).st_size, 1 << 22):
+    descriptor, result = open_regular(path)
+    os.close(descriptor)
+    for offset in range(0, result.st_size, 1 << 22):
         piece = read(path, 1 << 22, offset)
         hasher.update(piece)
         data = last + piece
