@@ -28,8 +28,8 @@ from envguard.acquire.runs import (
     checkpoint_metadata,
     log_files,
     own_records,
+    run_logs,
     stamps,
-    tensorboard_log,
     text_log,
     train_log,
     wandb_runs,
@@ -216,30 +216,11 @@ def _logs(host: Host, request: Request, seen: Survey) -> None:
     named = [request.path(name) for name in request.config.logs]
     files, unseen = log_files.find_logs(host, places, named)
     seen.unknown += unseen
-    trained: list[train_log.TrainLog] = []
-    texts: list[text_log.TextLog] = []
-    for file in files:
-        try:
-            if file.kind == "text":
-                texts.append(text_log.read_text_log(host, file, seen.zone))
-                continue
-            read = _read_rows(host, file, request, seen)
-            if read is not None and len(read):
-                trained.append(read)
-        except tensorboard_log.TensorBoardMissing as error:
-            if all(item.witness != "tensorboard" for item in seen.unavailable):
-                seen.lacks("tensorboard", str(error))
-        except OSError as error:
-            seen.unknown.append(Unknown.refused(f"log {file.path}", error))
-    seen.train_logs, seen.text_logs = tuple(trained), tuple(texts)
-    if not trained:
+    read = run_logs.read_logs(host, files, request.config.log_fields, seen.zone)
+    seen.train_logs, seen.text_logs = read.trained, read.texts
+    seen.unknown += read.unknown
+    if not read.trained:
         seen.lacks("train-log", "no log with steps and rates in the run directories; `logs = ` names others")
-
-
-def _read_rows(host: Host, file: log_files.LogFile, request: Request, seen: Survey) -> train_log.TrainLog | None:
-    if file.kind == "tensorboard":
-        return tensorboard_log.read_event_file(host, file, request.config.log_fields)
-    return train_log.read_train_log(host, file, request.config.log_fields, seen.zone)
 
 
 def _wandb(host: Host, request: Request, seen: Survey) -> None:

@@ -20,7 +20,7 @@ from envguard.timeline.events.cache_clearings import clearing_events
 from envguard.timeline.events.checkpoints import checkpoint_events, checkpoint_view, stale_events
 from envguard.timeline.events.clock import FUTURE_S, weigh
 from envguard.timeline.events.happening import end_of, in_order, start_of
-from envguard.timeline.events.logs import RateChange
+from envguard.timeline.events.logs import NoNumber, RateChange, RunEnd
 from envguard.timeline.events.losses import Loss, read_losses
 from envguard.timeline.findings import runs as run_findings
 from envguard.timeline.findings.code import code_findings
@@ -80,6 +80,8 @@ class Understood:
     packages: Packages
     events: tuple[Event, ...]
     changes: tuple[RateChange, ...]
+    failed: tuple[NoNumber, ...]
+    ends: tuple[RunEnd, ...]
     losses: tuple[Loss, ...]
     cut_short: tuple[CutShort, ...]
     departures: tuple[Departure, ...]
@@ -148,14 +150,15 @@ def understand(survey: Survey) -> Understood:
     events += checkpoint_events(survey.checkpoints.found)
     events += stale_events(survey.processes, packages.swaps, survey.env.site, survey.machine.now)
     changes: list[RateChange] = []
+    failed: list[NoNumber] = []
     for log in survey.train_logs:
         rates, changed = log_events.throughput_events(read_throughput(log, [run for _, run in survey.runs]))
         events += rates
         changes += changed
-        failed = log_events.loss_event(log)
-        events += [failed] if failed is not None else []
-    for text in survey.text_logs:
-        events += log_events.crash_events(text)
+        failed += log_events.no_numbers(log)
+    ends = [end for text in survey.text_logs for end in log_events.run_ends(text)]
+    events += [item.event for item in failed]
+    events += [end.event for end in ends]
     events += _other_events(survey)
     weighed = weigh(events, survey.boots.steps, survey.machine.now)
     ordered = in_order({event.id: event for event in weighed}.values())
@@ -166,6 +169,8 @@ def understand(survey: Survey) -> Understood:
         packages,
         ordered,
         tuple(changes),
+        tuple(failed),
+        tuple(ends),
         losses,
         cut_short,
         departures,
@@ -292,8 +297,8 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
         drafts += cut_short_findings(known.cut_short, known.packages, known.events, asked)
     drafts += stale_findings(known.events)
     drafts += driver_findings(system_events.driver_mismatch(survey.driver), known.events)
-    drafts += run_findings.crash_findings(known.events, since)
-    drafts += run_findings.loss_findings(survey.train_logs, known.events, since)
+    drafts += run_findings.crash_findings(known.ends, known.events, since)
+    drafts += run_findings.loss_findings(known.failed, known.events, since)
     told_by = ref if of_checkpoint is not None and _is_stamped(survey, of_checkpoint) else None
     drafts += startup_findings(known.startup, of_checkpoint, saved, since, told_by)
     # What was emptied has a finding of its own, and is no edit; nor is what no package put there.

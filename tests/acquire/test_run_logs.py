@@ -18,7 +18,7 @@ from envguard.acquire.runs.train_log import TrainLog, read_train_log
 from envguard.acquire.runs.wandb_runs import read_wandb_runs
 from envguard.acquire.seam.host import LiveHost
 from envguard.config import LogFields
-from envguard.timeline.events.logs import crash_events, loss_event, throughput_events
+from envguard.timeline.events.logs import no_numbers, run_ends, throughput_events
 from envguard.timeline.findings.runs import loss_findings
 from envguard.timeline.rates.throughput import read_throughput
 
@@ -72,8 +72,9 @@ def test_bare_nan_rows_without_loss_and_torn_lines_are_counted_and_line_numbers_
     log = read(path)
     assert list(log.line) == [1, 3, 4, 7]
     assert list(log.step) == [1, 2, 3, 4]
-    assert (log.without_loss, log.not_finite_rows, log.unread) == (1, 1, 3)
-    assert log.line[log.not_finite[0]] == 4
+    failed = log.not_finite["loss"]
+    assert (log.without_loss, failed.rows, log.unread) == (1, 1, 3)
+    assert (log.line[failed.first], log.line[failed.again or 0]) == (4, 7)
 
 
 def test_a_log_read_in_pieces_is_the_log_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,14 +130,16 @@ def test_a_traceback_is_one_event_dated_by_the_nearest_line_above(tmp_path: Path
         "[2026-05-18 22:47:29] starting\n" + "noise\n" * 50 + "Traceback (most recent call last):\n  File x\n"
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. GPU 6 has\nRuntimeError: worker died\n",
     )  # fmt: skip
-    (event,) = crash_events(log)
+    (end,) = run_ends(log)
+    event = end.event
     assert event.time == "2026-05-18T22:47:29+00:00"
     assert "out of memory on GPU 6" in event.summary
     assert event.evidence[0].field == "line 54"
 
 
 def test_a_crash_without_any_time_is_only_known_to_be_before_the_file_s_last_writing(tmp_path: Path) -> None:
-    (event,) = crash_events(text_log(tmp_path, "ValueError: no\n"))
+    (end,) = run_ends(text_log(tmp_path, "ValueError: no\n"))
+    event = end.event
     assert event.time is None
     assert event.end is not None
     assert event.confidence == "weak"
@@ -146,7 +149,7 @@ def test_words_like_error_in_ordinary_lines_are_no_crash(tmp_path: Path) -> None
     log = text_log(
         tmp_path, "2026-05-18 22:47:29 reconstruction error: 0.1\nINFO error_rate=0.3\nsignal to noise 3\n"
     )
-    assert list(crash_events(log)) == []
+    assert list(run_ends(log)) == []
 
 
 def test_wandb_requirements_with_a_bare_line_and_tags_as_they_stand(tmp_path: Path) -> None:
@@ -170,26 +173,6 @@ def test_wandb_requirements_with_a_bare_line_and_tags_as_they_stand(tmp_path: Pa
     assert runs[0].driver_cuda == "13.0"  # the driver's word, not torch's
 
 
-def test_tensorboard_event_files(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="needs the report extra")
-    from tensorboard.compat.proto import event_pb2, summary_pb2
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-    writer = EventFileWriter(str(tmp_path))
-    for step in range(30):
-        value = summary_pb2.Summary.Value(tag="train/tokens_per_second", simple_value=21500.0)
-        writer.add_event(
-            event_pb2.Event(wall_time=BASE + step, step=step, summary=summary_pb2.Summary(value=[value]))
-        )
-    writer.close()
-    from envguard.acquire.runs.tensorboard_log import read_event_file
-
-    (log,), _ = find_logs(LiveHost(), (str(tmp_path),), ())
-    found = read_event_file(LiveHost(), log, LogFields())
-    assert found is not None
-    assert (len(found), found.rate[3], found.time_ns[3]) == (30, 21500.0, (BASE + 3) * 10**9)
-
-
 HUGE = 10**400
 
 
@@ -207,7 +190,7 @@ def test_numbers_and_times_that_no_column_holds_are_none(tmp_path: Path) -> None
     assert list(fast.time_ns) == [BASE * 10**9] + [0] * len(odd)
     assert (fast.step[1], fast.step[3]) == (-1, -1)
     assert math.isnan(fast.rate[1])
-    assert fast.not_finite_rows == 0
+    assert fast.not_finite == {}
     throughput_events(read_throughput(fast))
 
 
@@ -219,14 +202,13 @@ def test_a_loss_that_is_no_number_is_a_failure_that_rests_on_its_line(tmp_path: 
     )
     log = read(path)
     events, _ = throughput_events(read_throughput(log))
-    failed = loss_event(log)
-    assert failed is not None
-    (draft,) = loss_findings([log], [*events, failed], None)
+    failed = no_numbers(log)
+    (draft,) = loss_findings(failed, [*events, failed[0].event], None)
     assert draft.title == "the loss is not a number from step 5 on (log.jsonl)"
     assert draft.says == f"Line 6 of {path} is the first of 1 such line. 1 more have no loss at all."
     assert [event.kind for event in draft.events] == ["run.ended", "run.started"]
     assert draft.caveats
-    assert loss_findings([log], [*events, failed], BASE + 60.0) == []
+    assert loss_findings(failed, [*events, failed[0].event], BASE + 60.0) == []
 
 
 @pytest.mark.parametrize("content", [b"\0", b"\xff\xfe", b"Error "])
@@ -266,7 +248,10 @@ def test_of_very_many_logs_those_written_last_are_read(tmp_path: Path, monkeypat
     [
         ("train_log.jsonl", "jsonl"), ("log_history.json", "jsonl"), ("slurm-1.out", "text"), ("nohup.out", "text"),
         ("events.out.tfevents.17.host", "tensorboard"), ("tokenizer_log.json", None), ("my_data.jsonl", None),
-        ("requirements-train.txt", None), ("__7_0.distcp", None), ("trainer_state.json", None), ("a.log\n", None),
+        ("requirements-train.txt", None), ("__7_0.distcp", None), ("a.log\n", None), ("trainer_state.json", "jsonl"),
+        ("metrics.csv", "csv"), ("train.csv", None), ("results.csv", "csv"), ("stderr.log", "text"),
+        ("README.txt", None), ("eval_results.json", None), ("train.log.1", "text"), ("pip.log", None),
+        ("job.o12345", "text"), ("wandb-summary.json", "jsonl"), ("mycode.out.py", None),
     ],
 )  # fmt: skip
 def test_what_a_name_says(name: str, kind: str | None) -> None:

@@ -62,7 +62,7 @@ def test_the_timeline_of_envguard_reads_it(tmp_path: Path) -> None:
     assert list(read.step) == [1, 2, 3, 4]
     assert list(read.rate) == [21500.0] * 4
     assert read.time_ns[0] == 1_767_225_600 * 10**9
-    assert (read.without_loss, read.not_finite_rows, read.unread) == (0, 0, 0)
+    assert (read.without_loss, read.not_finite, read.unread) == (0, {}, 0)
     assert {held.field for held in read.held} == {"q_pre", "q_hs"}
     assert read.value("q_pre", 2) == "[3,49]"
 

@@ -1,10 +1,11 @@
-"""Where a run writes down what it does: JSON-lines, text logs and TensorBoard files of the usual names."""
+"""Where a run writes down what it does: JSON lines, CSV, text, TensorBoard and MLflow files of the usual names."""
 
 from __future__ import annotations
 
 import fnmatch
 import posixpath
 import re
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -12,16 +13,56 @@ from typing import Literal, cast
 from envguard.acquire.seam.host import Host, Stat
 from envguard.model.evidence import Unknown
 
-LogKind = Literal["jsonl", "text", "tensorboard"]
+LogKind = Literal["jsonl", "csv", "text", "tensorboard", "mlflow"]
 NAMES: dict[LogKind, tuple[str, ...]] = {
-    "jsonl": ("*.jsonl", "*.ndjson", "*log*.json"),
-    "text": ("*.log", "*.out", "*.err", "*log*.txt", "train*.txt", "nohup.out"),
-    "tensorboard": ("events.out.tfevents.*",),
+    "jsonl": (
+        "*.jsonl",
+        "*.ndjson",
+        "*log*.json",
+        "trainer_state.json",
+        "scalars.json",
+        "wandb-summary.json",
+        "*metrics*.json",
+        "result.json",
+    ),
+    "csv": ("*metrics*.csv", "progress.csv", "results.csv", "*log*.csv", "*history*.csv", "*loss*.csv", "*log*.tsv"),
+    "text": (
+        "*.log",
+        "*.out",
+        "*.err",
+        "*log*.txt",
+        "train*.txt",
+        "nohup.out",
+        "*.log.[0-9]*",
+        "*.out.[0-9]*",
+        "stdout*",
+        "stderr*",
+        "*.stdout",
+        "*.stderr",
+        "*.[oe][0-9][0-9]*",
+        "log",
+        "console*.txt",
+        "output*.txt",
+    ),
+    "tensorboard": ("events.out.tfevents.*", "*.tfevents.*"),
 }
-NOT_LOGS = ("requirements*.txt", "*.lock", "package*.json", "tokenizer*.json*", "*data*.jsonl", "*dataset*.jsonl")
+NOT_LOGS = ("requirements*.txt", "pip*.log", "pip*.txt", "*.lock", "package*.json", "tokenizer*.json*",
+            "*data*.jsonl", "*dataset*.jsonl",
+            "*.py", "*.sh", "*.so*", "*catalog*.json", "*eval*results*.json", "all_results.json",
+            "train_results.json")  # fmt: skip
 DEPTH = 2
+DEEP = 6
+"""Folders below one that is named as frameworks name the place of their logs: Hydra's dates, Lightning's versions."""
+LOG_FOLDERS = frozenset({
+    "lightning_logs", "tb_logs", "tensorboard", "logs", "log", "outputs", "output", "runs", "multirun", "mlruns",
+    "nemo_experiments", "ray_results", "experiments", "exp", "results", "trainer_output", "checkpoints", "work_dirs",
+    "slurm_logs", "slurm", "tb", "csv_logs", "train_logs", "saves", "models", "wandb",
+})  # fmt: skip
 MOST = 200
-SKIP = frozenset({".git", "node_modules", "__pycache__", "site-packages", "wandb", ".venv", "venv", ".envguard"})
+MOST_FOLDERS = 20_000
+SKIP = frozenset({".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".envguard", "artifacts"})
+STORES = ("mlflow.db", "mlruns.db")
+"""MLflow's stores in SQLite, which are not read."""
 
 
 def _any_of(patterns: Iterable[str]) -> str:
@@ -46,20 +87,44 @@ class LogFile:
 def find_logs(
     host: Host, places: Iterable[str], named: Iterable[str]
 ) -> tuple[tuple[LogFile, ...], tuple[Unknown, ...]]:
-    """Logs in `places` to a depth of two folders, and those that configuration names (whatever they are called). Of
-    very many the ones that were written last: those of the run that somebody asks about."""
+    """Logs in `places` to a depth of two folders, deeper where frameworks keep them, and those that configuration
+    names (whatever they are called). Of very many the ones that were written last: those of the run that is asked
+    about.
+
+    A folder that several places reach is searched from the nearest of them.
+    """
     found: dict[str, LogFile] = {}
-    met: dict[str, LogKind] = {}
     unknown: list[Unknown] = []
     for path in named:
         _named(host, path, found, unknown)
-    seen: set[str] = set()
-    stack = [(posixpath.normpath(place), 0) for place in places]
-    while stack:
-        folder, depth = stack.pop()
-        if folder in seen:
+    met = _search(host, places, unknown)
+    there = [LogFile(path, log, stat) for path, log in met.items()
+             if path not in found and (stat := host.find(path)) is not None]  # fmt: skip
+    there.sort(key=lambda log: log.stat.mtime_ns, reverse=True)
+    there = list(_last_states(there))
+    if len(there) > MOST:
+        why = f"{len(there)} log files, of which the {MOST} that were written last were read; `logs = ` names others"
+        unknown.append(Unknown("logs", why))
+    found.update((log.path, log) for log in there[:MOST])
+    return _sorted(found), tuple(unknown)
+
+
+def _search(host: Host, places: Iterable[str], unknown: list[Unknown]) -> dict[str, LogKind]:
+    """Paths of logs by their kind; nearer folders first, so that each is reached at its best depth."""
+    met: dict[str, LogKind] = {}
+    left: dict[str, int] = {}
+    queue: deque[tuple[str, int]] = deque(
+        (path, DEEP if posixpath.basename(path) in LOG_FOLDERS else DEPTH)
+        for path in dict.fromkeys(posixpath.normpath(place) for place in places)
+    )
+    while queue:
+        folder, depth = queue.popleft()
+        if left.get(folder, -1) >= depth:
             continue
-        seen.add(folder)
+        if len(left) >= MOST_FOLDERS:
+            unknown.append(Unknown("logs", f"of more than {MOST_FOLDERS:,} folders the rest was not searched"))
+            break
+        left[folder] = depth
         try:
             names = host.listing(folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -69,19 +134,55 @@ def find_logs(
             continue
         if any(name == "pyvenv.cfg" for name, _ in names):
             continue
+        if posixpath.basename(folder) == "metrics" and _of_mlflow(host, folder):
+            met[folder] = "mlflow"
+            continue
         for name, kind in names:
             path = f"{folder}/{name}"
-            if kind == "directory" and depth < DEPTH and name not in SKIP:
-                stack.append((path, depth + 1))
-            elif kind == "file" and (log := kind_of(name)) is not None and path not in found:
+            if kind == "directory" and depth > 0 and _goes_into(folder, name):
+                queue.append((path, max(depth - 1, DEEP if name in LOG_FOLDERS and depth == DEPTH else 0)))
+            elif kind == "file" and (log := kind_of(name)) is not None and _counts(folder):
                 met[path] = log
-    there = [LogFile(path, log, stat) for path, log in met.items() if (stat := host.find(path)) is not None]
-    if len(there) > MOST:
-        why = f"{len(there)} log files, of which the {MOST} that were written last were read; `logs = ` names others"
-        unknown.append(Unknown("logs", why))
-    there.sort(key=lambda log: log.stat.mtime_ns, reverse=True)
-    found.update((log.path, log) for log in there[:MOST])
-    return _sorted(found), tuple(unknown)
+            elif kind == "file" and name in STORES:
+                unknown.append(Unknown(f"log {path}", "MLflow's store in SQLite is not read"))
+    return met
+
+
+def _goes_into(folder: str, name: str) -> bool:
+    if name in SKIP:
+        return False
+    above = posixpath.basename(folder)
+    if above == "wandb":  # of a run of W&B only what the run itself wrote
+        return name.startswith(("run-", "offline-run-"))
+    if posixpath.basename(posixpath.dirname(folder)) == "wandb":
+        return name == "files"
+    return True
+
+
+def _counts(folder: str) -> bool:
+    """Whether files of a folder are a run's own: W&B's `debug.log` is not."""
+    parts = folder.rsplit("/", 3)
+    return "wandb" not in parts[-2:] or parts[-1] == "files"
+
+
+def _of_mlflow(host: Host, folder: str) -> bool:
+    try:
+        return host.find(posixpath.join(posixpath.dirname(folder), "meta.yaml")) is not None
+    except OSError:
+        return False
+
+
+def _last_states(logs: Iterable[LogFile]) -> Iterable[LogFile]:
+    """Of the copies of `trainer_state.json` in a run's checkpoints the one written last, which holds the others."""
+    seen: set[str] = set()
+    for log in logs:
+        folder, name = posixpath.split(log.path)
+        if name == "trainer_state.json":
+            run = posixpath.dirname(folder) if "checkpoint" in posixpath.basename(folder) else folder
+            if run in seen:
+                continue
+            seen.add(run)
+        yield log
 
 
 def _sorted(found: dict[str, LogFile]) -> tuple[LogFile, ...]:
@@ -105,6 +206,7 @@ def _named(host: Host, path: str, found: dict[str, LogFile], unknown: list[Unkno
         found.update((log.path, log) for log in inner)
         unknown.extend(missed)
     else:
+        host.note_log(path, "text")
         found[path] = LogFile(path, kind_of(posixpath.basename(path)) or _by_content(host, path), stat)
 
 

@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass
 
 from envguard.acquire.machine.zone import Zone
-from envguard.acquire.runs.train_log import RowReader, TrainLog, field_names
+from envguard.acquire.runs.roles import Roles
+from envguard.acquire.runs.train_log import RowReader, TrainLog, sniff
 from envguard.acquire.seam.host import Host, Stat
 from envguard.config import LogFields
 
@@ -37,7 +38,7 @@ class LogTail:
         self._offset = offset
         self._inode: int | None = None
         self._rest = b""
-        self._names: dict[str, str] | None = None
+        self._roles: Roles | None = None
 
     def read(self) -> list[Row]:
         """The rows appended since; raises OSError where the log cannot be read, a missing one is empty."""
@@ -63,13 +64,12 @@ class LogTail:
         self._offset, self._rest, self._inode = 0, b"", stat.inode if stat is not None else None
 
     def _parse(self, block: bytes) -> list[Row]:
-        if self._names is None:
-            self._names = field_names(self._host, self.path, self._fields)
-        if "tok_s" not in self._names:
-            self._names = None  # the fields may come with a later row
-            return []
-        log = TrainLog(self.path, self._names)
-        RowReader(log, self._zone).take(1, block)
+        if self._roles is None or "tok_s" not in self._roles.fields:
+            self._roles = sniff(self._host, self.path, self._fields, self._zone)
+        if "tok_s" not in self._roles.fields or not self._roles.unit.startswith(("tok/s", "words/s", "/s")):
+            return []  # the fields may come with a later row; other units are not what the guard judges
+        log = TrainLog(self.path, self._roles.names())
+        RowReader(log, self._roles, self._zone).take(1, block)
         self.rows += len(log)
         self._counters(block)
         return [

@@ -1,93 +1,195 @@
-"""TensorBoard event files as training logs; needs the `report` extra for the format's own message types.
+"""TensorBoard event files as training logs, without TensorBoard.
 
 A file is a row of records: length (u64), its checksum, the message, its checksum. A torn last record, as a killed
-writer leaves one, ends the reading.
+writer leaves one, ends the reading; a length that its checksum denies is damage. Of a message the wall time, the step
+and the scalars are read, by the field numbers of `tensorflow/core/util/event.proto` and `summary.proto`.
 """
 
 from __future__ import annotations
 
-import math
 import struct
+from collections.abc import Iterator
 from typing import Any
 
+from envguard.acquire.machine.zone import Zone
 from envguard.acquire.runs.log_files import LogFile
-from envguard.acquire.runs.train_log import SYNONYMS, TrainLog
+from envguard.acquire.runs.roles import NAMES, Path, Row, is_gradient, is_loss, rate_of, words_of
+from envguard.acquire.runs.train_log import TrainLog, from_rows
 from envguard.acquire.seam.host import Host
-from envguard.clock import NS
 from envguard.config import LogFields
 
-MOST_BYTES = 512 << 20
+CHUNK = 8 << 20
+LONGEST = 64 << 20
+"""Bytes of a record that is read; images and graphs of more are passed over."""
+MOST_ROWS = 1_000_000
 
 
-class TensorBoardMissing(Exception):
-    """The extra that reads event files is not installed."""
+class DamagedLog(OSError):
+    """A file that is there and is not what its format says."""
 
 
-def read_event_file(host: Host, log: LogFile, configured: LogFields) -> TrainLog | None:
+def read_event_file(host: Host, log: LogFile, configured: LogFields, zone: Zone) -> TrainLog | None:
     """The scalars of an event file by step; None where none of them is a rate or a loss.
 
-    Raises `TensorBoardMissing` and OSError.
+    Raises `DamagedLog` where no record could be read, and OSError. What was read before a damage is kept and named.
     """
+    rows: dict[int, dict[Path, Any]] = {}
+    damage = None
     try:
-        from tensorboard.compat.proto import event_pb2
-    except ImportError as error:
-        raise TensorBoardMissing("install envguard-forensics[report] to read TensorBoard files") from error
-    rows: dict[int, dict[str, tuple[float, float]]] = {}
-    names: dict[str, str] = {}
-    for data in _records(host.read(log.path, MOST_BYTES)):
-        event = event_pb2.Event.FromString(data)
-        for value in event.summary.value:
-            role = _role(value.tag, configured)
-            number = _scalar(value)
-            if role is not None and number is not None:
-                names.setdefault(role, value.tag)
-                rows.setdefault(event.step, {})[role] = (event.wall_time, number)
-    if not {"tok_s", "loss"} & names.keys():
-        return None
-    return _columns(TrainLog(log.path, names, mtime_ns=log.stat.mtime_ns), rows)
+        for data in _records(host, log.path, log.stat.size):
+            step, time, scalars = _event(data)
+            wanted = {tag: value for tag, value in scalars.items() if _tells(tag, configured)}
+            if wanted and (len(rows) < MOST_ROWS or step in rows):
+                row = rows.setdefault(step, {("step",): step, ("wall_time",): time})
+                row.update({(tag,): value for tag, value in wanted.items()})
+    except DamagedLog as error:
+        if not rows:
+            raise
+        damage = error.strerror
+    ordered: list[tuple[int, Row]] = [(number, rows[step]) for number, step in enumerate(sorted(rows), 1)]
+    found = from_rows(log, ordered, configured, zone, "step")
+    if damage is not None:
+        if found is None:
+            raise DamagedLog(0, damage, log.path)
+        found.doubts.append(damage)
+    return found if (found is not None and {"tok_s", "loss"} & found.fields.keys()) or damage else None
 
 
-def _records(data: bytes) -> list[bytes]:
-    found, at = [], 0
-    while at + 12 <= len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
-        end = at + 12 + length + 4
-        if end > len(data):
-            break
-        found.append(data[at + 12 : at + 12 + length])
-        at = end
+def _tells(tag: str, configured: LogFields) -> bool:
+    words = words_of(tag)
+    return (
+        is_loss(words)
+        or is_gradient(words)
+        or rate_of(tag.rpartition("/")[2]) is not None
+        or rate_of("/".join(tag.split("/")[-2:])) is not None
+        or any(tag == getattr(configured, role, None) or tag in NAMES[role] for role in ("tok_s", "loss", "samples"))
+    )
+
+
+def _records(host: Host, path: str, size: int) -> Iterator[bytes]:
+    offset, held, skip = 0, b"", 0
+    at = 0
+    while offset < size or held:
+        piece = host.read(path, min(CHUNK, size - offset), offset) if offset < size else b""
+        offset += len(piece)
+        if skip:
+            dropped = min(skip, len(piece))
+            piece, skip = piece[dropped:], skip - dropped
+            if skip and offset < size:
+                continue
+        held += piece
+        begin = 0
+        while begin + 12 <= len(held):
+            (length, checksum) = struct.unpack_from("<QI", held, begin)
+            if _masked_crc(held[begin : begin + 8]) != checksum:
+                raise DamagedLog(
+                    0, f"is damaged at byte {at + begin:,}: a record's length and its checksum differ", path
+                )
+            end = begin + 12 + length + 4
+            if length > LONGEST:
+                skip = max(0, end - len(held))
+                begin = min(end, len(held))
+                continue
+            if end > len(held):
+                break
+            yield held[begin + 12 : end - 4]
+            begin = end
+        at += begin
+        held = held[begin:]
+        if not piece:
+            return  # the rest is a record that was never finished
+
+
+def _event(data: bytes) -> tuple[int, float, dict[str, float]]:
+    """Step, wall time in s since the epoch, and scalars by tag of one `Event` message."""
+    step, time = 0, 0.0
+    scalars: dict[str, float] = {}
+    for number, value in _message(data):
+        if number == 1 and isinstance(value, bytes) and len(value) == 8:
+            (time,) = struct.unpack("<d", value)
+        elif number == 2 and isinstance(value, int):
+            step = value if value < 1 << 62 else -1
+        elif number == 5 and isinstance(value, bytes):
+            for inner, item in _message(value):
+                if inner == 1 and isinstance(item, bytes):
+                    _scalar(item, scalars)
+    return step, time, scalars
+
+
+def _scalar(data: bytes, scalars: dict[str, float]) -> None:
+    tag, number = "", None
+    for place, value in _message(data):
+        if place == 1 and isinstance(value, bytes):
+            tag = value[:200].decode("utf-8", "replace")
+        elif place == 2 and isinstance(value, bytes) and len(value) == 4:
+            (number,) = struct.unpack("<f", value)
+        elif place == 8 and isinstance(value, bytes):
+            number = _of_tensor(value)
+    if tag and number is not None:
+        scalars[tag] = number
+
+
+def _of_tensor(data: bytes) -> float | None:
+    """The one number of a `TensorProto`: as floats, doubles, or the bytes of one of them."""
+    kind, found = 1, None
+    for place, value in _message(data):
+        if place == 1 and isinstance(value, int):
+            kind = value
+        elif place in (4, 5, 6) and isinstance(value, bytes) and len(value) in (4, 8):
+            double = place == 6 or (place == 4 and kind == 2)
+            if len(value) == (8 if double else 4):
+                (found,) = struct.unpack("<d" if double else "<f", value)
     return found
 
 
-def _role(tag: str, configured: LogFields) -> str | None:
-    for role in ("tok_s", "loss", "samples"):
-        if tag == getattr(configured, role) or tag in SYNONYMS[role]:
-            return role
-    return None
+def _message(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """(field number, value) of a protobuf message: numbers of variable length, and the bytes of all others."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind, number = key & 7, key >> 3
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield number, value
+            continue
+        if kind == 2:
+            length, at = _varint(data, at)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise DamagedLog(0, "is damaged: a message of it is no event")
+        if at + length > len(data):
+            raise DamagedLog(0, "is damaged: a message of it is cut short")
+        yield number, data[at : at + length]
+        at += length
 
 
-def _scalar(value: Any) -> float | None:
-    kind = value.WhichOneof("value")
-    if kind == "simple_value":
-        return float(value.simple_value)
-    if kind == "tensor" and len(value.tensor.float_val) == 1:
-        return float(value.tensor.float_val[0])
-    if kind == "tensor" and len(value.tensor.tensor_content) == 4:
-        return float(struct.unpack("<f", value.tensor.tensor_content)[0])
-    return None
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return value, at
+    raise DamagedLog(0, "is damaged: a number in it has no end")
 
 
-def _columns(log: TrainLog, rows: dict[int, dict[str, tuple[float, float]]]) -> TrainLog:
-    for number, step in enumerate(sorted(rows), 1):
-        values = rows[step]
-        log.line.append(number)
-        log.step.append(step)
-        log.time_ns.append(int(min(time for time, _ in values.values()) * 1e6) * (NS // 10**6))
-        log.rate.append(values["tok_s"][1] if "tok_s" in values else math.nan)
-        loss = values.get("loss")
-        if loss is None:
-            log.without_loss += 1
-        elif not math.isfinite(loss[1]):
-            log.not_finite.append(number - 1)
-            log.not_finite_rows += 1
-    return log
+def _table() -> tuple[int, ...]:
+    table = []
+    for number in range(256):
+        for _ in range(8):
+            number = number >> 1 ^ (0x82F63B78 if number & 1 else 0)
+        table.append(number)
+    return tuple(table)
+
+
+_CRC32C = _table()
+
+
+def _masked_crc(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,48 +1,47 @@
-"""Text logs: what a run printed before it died, and when.
+"""Text logs: what a run printed of its speed and its loss, how it ended, and when.
 
-Only lines that mean something are kept: the end of a traceback, out of memory, the FX-tracing error, a kill. A line
-gets its time from itself or from the nearest line above that has one; below the last one there is the file's mtime.
+Only lines that mean something are kept: those that say how a run ended (`endings`), and those with metrics
+(`metric_lines`). A line ends with a newline or with the carriage return of a progress bar. It gets its time from
+itself or from the nearest line above that has one; below the last one there is the file's mtime.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from envguard.acquire.machine.zone import Span, Zone, parse_moment
+from envguard.acquire.runs.endings import HINT as ENDING_HINT
+from envguard.acquire.runs.endings import EndingKind, ending_of
 from envguard.acquire.runs.log_files import LogFile
+from envguard.acquire.runs.metric_lines import HINT as METRIC_HINT
+from envguard.acquire.runs.metric_lines import read_metrics
+from envguard.acquire.runs.prefixes import LONGEST, TIME, strip
+from envguard.acquire.runs.roles import Row, is_loss, rate_of, words_of
+from envguard.acquire.runs.train_log import TrainLog, from_rows
 from envguard.acquire.seam.host import Host, without_secrets
 from envguard.acquire.seam.lines import blocks
+from envguard.config import LogFields
 
 MOST = 200
+EVERY_ROW = 40_000
+"""After so many lines with metrics every second one is parsed, after as many more every third, and so on; any that
+may hold a NaN is. A progress bar writes ten lines a second."""
 LOOK_BACK = 64 << 10
-MarkKind = Literal["oom", "fx-tracing", "traceback", "killed"]
-
-_OOM = rb"(?:torch\.(?:cuda\.)?OutOfMemoryError|CUDA out of memory|CUDA error: out of memory)[^\n]*"
-_FX = rb"[^\n]*(?:is_fx_symbolic_tracing|using FX to symbolically trace a dynamo-optimized function)[^\n]*"
-_LAST = rb"^[ \t]*(?:\[[^\]\n]*\][ \t:]*)?(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b:?[^\n]*"
-_KILLED = rb"^(?:Killed|Segmentation fault|Bus error|[^\n]*Signal(?:s)? (?:SIG[A-Z]+|\d+)[^\n]*)$"
-_MARK = re.compile(
-    b"|".join(
-        b"(?P<" + name + b">" + pattern + b")"
-        for name, pattern in ((b"oom", _OOM), (b"fx", _FX), (b"last", _LAST), (b"killed", _KILLED))
-    ),
-    re.MULTILINE,
-)
-_KINDS: dict[str, MarkKind] = {"oom": "oom", "fx": "fx-tracing", "last": "traceback", "killed": "killed"}
-_HINTS = (b"Error", b"Exception", b"Interrupt", b"Exit", b"Killed", b"Signal", b"out of memory", b"fx_symbolic",
-          b"symbolically trace", b"Segmentation fault", b"Bus error")  # fmt: skip
-"""Words of which a telling line holds one; looked for as plain bytes, which is many times faster than patterns."""
-_TIME = re.compile(rb"\d{4}[-/]\d{2}[-/]\d{2}[ T]\d{2}:\d{2}:\d{2}(?:[.,]\d{1,6})?(?:Z|[+-]\d{2}:?\d{2})?")
-_GPU = re.compile(r"GPU (\d+)")
+_HINT = re.compile(ENDING_HINT.pattern + b"|" + METRIC_HINT.pattern)
+_TIME = re.compile(TIME.encode())
+_NAN = re.compile(rb"\b(?:[nN][aA][nN]|[iI][nN][fF])\b")
+_GPU = re.compile(r"GPU (\d{1,4})\b")
+_BAR = ("bar",)
 
 
 @dataclass(frozen=True)
 class Mark:
     """One telling line. `span` is None where no line above it bears a time."""
 
-    kind: MarkKind
+    kind: EndingKind
     line: int
     text: str
     span: Span | None
@@ -51,7 +50,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class TextLog:
-    """A text log's telling lines, and its first and last times."""
+    """A text log's telling lines, its first and last times, and its rows of metrics where it has any."""
 
     path: str
     marks: tuple[Mark, ...]
@@ -60,61 +59,113 @@ class TextLog:
     mtime_ns: int
     more: int
     """Telling lines beyond those that are kept."""
+    rows: TrainLog | None = None
+    unread: str | None = None
+    """Why its metrics were not looked at, or not all of them."""
 
 
-def read_text_log(host: Host, log: LogFile, zone: Zone) -> TextLog:
+def read_text_log(host: Host, log: LogFile, zone: Zone, configured: LogFields | None = None) -> TextLog:
     """Reads a text log in pieces; a file of a million lines costs a search for a few words."""
     marks: list[Mark] = []
-    more = 0
+    rows: list[tuple[int, Row]] = []
+    more = measured = 0
     first: Span | None = None
     last: Span | None = None
-    for line, block in blocks(host, log.path, log.stat.size):
-        for mark in _marks(block, line, last, zone):
-            if len(marks) < MOST:
-                marks.append(mark)
-            else:
+    for line, block in blocks(host, log.path, log.stat.size, carriage=True):
+        counted = 0
+        for begin, end in segments(block):
+            words = strip(block[begin:end])
+            near = min(end, begin + LONGEST)
+            kind = ending_of(words.text) if ENDING_HINT.search(block, begin, near) else None
+            metrics = None
+            if METRIC_HINT.search(block, begin, near):
+                measured += 1
+                if measured % (1 + measured // EVERY_ROW) == 0 or _NAN.search(block, begin, near):
+                    metrics = read_metrics(words)
+            if metrics is None and kind is None:
+                continue
+            line += block.count(b"\n", counted, begin)
+            counted = begin
+            if metrics is not None:
+                rows.append((line, metrics))
+            if kind is None:
+                continue
+            if len(marks) >= MOST:
                 more += 1
+                continue
+            text = without_secrets(words.text[:600])[:300]
+            span = _time_in(block[max(0, begin - LOOK_BACK) : min(end, begin + LONGEST)], zone, latest=True) or last
+            gpu = _GPU.search(text)
+            marks.append(Mark(kind, line, text, span, gpu.group(1) if gpu else None))
         if first is None:
             first = _time_in(block[:LOOK_BACK], zone, latest=False)
         last = _time_in(block[-LOOK_BACK:], zone, latest=True) or last
-    return TextLog(log.path, tuple(_without_echoes(marks)), first, last, log.stat.mtime_ns, more)
+    trained, unread = _trained(log, rows, configured or LogFields(), zone)
+    return TextLog(log.path, tuple(_without_echoes(marks)), first, last, log.stat.mtime_ns, more, trained, unread)
 
 
-def _marks(block: bytes, first_line: int, before: Span | None, zone: Zone) -> list[Mark]:
-    found: list[Mark] = []
-    line, counted = first_line, 0
-    for begin, end in _hinted(block):
-        match = _MARK.search(block, begin, end)
-        if match is None:
+def segments(block: bytes) -> Iterator[tuple[int, int]]:
+    """(begin, end) of each line of a block, ended by a newline or a carriage return, that holds a telling word."""
+    at, size = 0, len(block)
+    newline = -1
+    while (match := _HINT.search(block, at)) is not None:
+        begin = max(at, block.rfind(b"\n", at, match.start()) + 1, block.rfind(b"\r", at, match.start()) + 1)
+        if newline < match.end():
+            newline = block.find(b"\n", match.end())
+            newline = size if newline < 0 else newline
+        end = block.find(b"\r", match.end(), newline)
+        end = newline if end < 0 else end
+        yield begin, end
+        at = end + 1
+        if at > size:
+            return
+
+
+def _trained(
+    log: LogFile, rows: list[tuple[int, Row]], configured: LogFields, zone: Zone
+) -> tuple[TrainLog | None, str | None]:
+    """The rows that are of a training; why they are not understood, where they seem to be of one."""
+    bars = Counter(str(row[_BAR]) for _, row in rows if _BAR in row and _has_loss(row))
+    if not bars:
+        bars = Counter(str(row[_BAR]) for _, row in rows if _BAR in row and str(row[_BAR]).startswith("/"))
+    with_loss = any(_has_loss(row) for _, row in rows)
+    chosen = {name for name, _ in bars.most_common(1)} if with_loss else set()
+    about = {name.rpartition("/")[2] for name in chosen}
+    kept: list[tuple[int, Row]] = []
+    losses = 0
+    for line, row in rows:
+        bar = str(row.get(_BAR, ""))
+        if bar and bar not in chosen and not (_has_loss(row) and bar.rpartition("/")[2] in about):
+            continue  # of loading, of data, of an evaluation
+        has_loss = _has_loss(row)
+        told = has_loss or (bar == "" and _has_step(row) and _has_rate(row))
+        if not bar and not told and not _has_step(row):
             continue
-        line += block.count(b"\n", counted, begin)
-        counted = begin
-        kind = _KINDS[match.lastgroup or "last"]
-        text = without_secrets(block[begin:end].decode("utf-8", "replace").strip())[:300]
-        span = _time_in(block[max(0, begin - LOOK_BACK) : end], zone, latest=True) or before
-        gpu = _GPU.search(text)
-        found.append(Mark(kind, line, text, span, gpu.group(1) if gpu else None))
-    return found
+        losses += told
+        kept.append((line, row))
+    if not losses:
+        return None, None  # steps of something: no loss was ever printed
+    found = from_rows(log, kept, configured, zone)
+    return (found, None) if found is not None else (None, f"{losses:,} lines with a loss are not understood")
 
 
-def _hinted(block: bytes) -> list[tuple[int, int]]:
-    """(begin, end) of every line with one of the words, in order."""
-    lines: dict[int, int] = {}
-    for word in _HINTS:
-        at = block.find(word)
-        while at >= 0:
-            end = block.find(b"\n", at)
-            end = len(block) if end < 0 else end
-            lines[block.rfind(b"\n", 0, at) + 1] = end
-            at = block.find(word, end)
-    return sorted(lines.items())
+def _has_loss(row: Row) -> bool:
+    return any(is_loss(words_of(path[-1])) for path in row)
+
+
+def _has_rate(row: Row) -> bool:
+    return any(rate_of(path[-1]) is not None for path in row)
+
+
+def _has_step(row: Row) -> bool:
+    return any(path[-1].lower() in ("step", "steps", "iteration", "iter", "global_step", "update") for path in row)
 
 
 def _time_in(data: bytes, zone: Zone, latest: bool) -> Span | None:
     times = _TIME.findall(data)
     if not times:
         return None
-    return parse_moment((times[-1] if latest else times[0]).decode("ascii"), zone)
+    return parse_moment((times[-1] if latest else times[0]).decode("ascii").replace("_", " "), zone)
 
 
 def _without_echoes(marks: list[Mark]) -> list[Mark]:

@@ -185,6 +185,9 @@ class Host:
         assert isinstance(data, bytes)
         return data
 
+    def note_log(self, path: str, kind: str) -> None:
+        """Notes that a file is a run's log, before it is read: a host that keeps answers keeps none of its texts."""
+
     def digest(self, path: str, algorithm: str = "sha256") -> str:
         """Digest of a regular file, hex."""
         if algorithm == "sha256":

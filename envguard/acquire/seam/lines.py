@@ -12,15 +12,22 @@ LONGEST = 1 << 20
 """Bytes that a line may have: a longer one is none that a person or a trainer wrote."""
 HEAD = 4096
 """Bytes that are kept of one that is longer."""
+_ENDS = (b"\n", b"\r")
 
 
 def blocks(
-    host: Host, path: str, size: int | None = None, longest: int = LONGEST, chunk: int | None = None
+    host: Host,
+    path: str,
+    size: int | None = None,
+    longest: int = LONGEST,
+    chunk: int | None = None,
+    carriage: bool = False,
 ) -> Iterator[tuple[int, bytes]]:
     """(number of the first line, whole lines) of the first `size` bytes; without a size, of all that is there.
 
     Of a line beyond `longest` only the beginning is handed out, so that a binary file or a hole of a gigabyte costs
-    its reading and no memory. The last line comes as it stands, with or without its newline. Raises OSError.
+    its reading and no memory. The last line comes as it stands, with or without its newline. With `carriage` a block
+    may also end with the carriage return of a progress bar; numbers count newlines all the same. Raises OSError.
     """
     offset, rest, number, skipping = 0, b"", 1, False
     while size is None or offset < size:
@@ -30,10 +37,14 @@ def blocks(
         offset += len(piece)
         ended = len(piece) < limit
         if skipping:
-            at = piece.find(b"\n")
+            at = (
+                piece.find(b"\n")
+                if not carriage
+                else min(filter(lambda i: i >= 0, map(piece.find, _ENDS)), default=-1)
+            )
             piece, skipping = (piece[at:], False) if at >= 0 else (b"", True)
         block = rest + piece
-        cut = block.rfind(b"\n") + 1
+        cut = max(map(block.rfind, _ENDS)) + 1 if carriage else block.rfind(b"\n") + 1
         rest = block[cut:]
         if len(rest) > longest:
             rest, skipping = rest[:HEAD], True

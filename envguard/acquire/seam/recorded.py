@@ -8,6 +8,7 @@ import os
 import posixpath
 from typing import Any
 
+from envguard.acquire.runs.log_texts import without_texts
 from envguard.acquire.seam import bundle
 from envguard.acquire.seam.host import Host, NotRecorded
 from envguard.acquire.seam.record import INODE_BITS, PATHLESS, Node, RawStat, Record
@@ -26,6 +27,8 @@ class RecordingHost(Host):
         self.label = inner.label
         self.left_out: dict[str, int] = {}
         """Path → bytes of files that were read and are too large for the bundle."""
+        self.logs: dict[str, str] = {}
+        """Path → kind of the logs of runs, of which no texts are kept."""
         self._kept: dict[str, int] = {}
 
     def call(self, operation: str, *arguments: Any) -> Any:
@@ -39,11 +42,16 @@ class RecordingHost(Host):
         self.record.learn(operation, arguments, sanitised(operation, value))
         return value
 
+    def note_log(self, path: str, kind: str) -> None:
+        self.logs[path] = kind
+
     def _read(self, path: str, limit: int | None = None, offset: int = 0) -> bytes:
         before, value, after = self._with_its_edges(path, limit, offset)
         if path in self.left_out or not self._keeps(path, value):
             return value
         kept = sanitised_piece(path, before, value, after)
+        if path in self.logs:
+            kept = without_texts(self.logs[path], before, kept, after)
         held = self.record.contents.total
         self.record.learn("read", (path, limit, offset), kept)
         self._kept[path] = self._kept.get(path, 0) + self.record.contents.total - held

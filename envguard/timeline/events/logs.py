@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from envguard import clock
+from envguard.acquire.runs.endings import ORDER, TITLES, EndingKind
 from envguard.acquire.runs.text_log import Mark, TextLog
-from envguard.acquire.runs.train_log import TrainLog
+from envguard.acquire.runs.train_log import Held, NotFinite, TrainLog
 from envguard.model.event import Event, EventKind
 from envguard.model.evidence import Evidence
 from envguard.timeline.events.happening import make_event
@@ -20,6 +21,7 @@ SETTINGS = ("token_budget", "max_batch_size")
 FEW_VALUES = 12
 """A field that takes more values than this is a counter and no setting."""
 SPAN_OF_ONE_NS = 600 * clock.NS
+PROPORTIONAL = 1.02
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,10 @@ class RateChange:
     after: Segment
     event: Event
     log: TrainLog
-    window_ns: int
+    window_ns: int | None
     """From when on a change may be the cause: a process keeps what it loaded, so that after a new start everything
-    counts since the good run began; without one, since its last good line."""
+    counts since the good run began; without one, since its last good line. None where the log has no times: the
+    change is only known to be older than the file's last writing."""
     first_bad_ns: int
     restarted: bool
     one_process: bool = False
@@ -54,14 +57,14 @@ class RateChange:
 
 
 def _at(log: TrainLog, row: int, name: str, value: str) -> Evidence:
-    field = f"line {log.line[row]}, {log.fields.get(name, name)}"
+    field = f"{log.place} {log.line[row]}, {log.fields.get(name, name)}"
     return Evidence(witness="train-log", path=log.path, field=field, value=value)
 
 
 def baseline_text(log: TrainLog, segment: Segment) -> str:
     """A steady level with its queues and batch rates, as far as the log tells them."""
     middle = (segment.first + segment.last) // 2
-    parts = [rate_text(segment.rate)]
+    parts = [rate_text(segment.rate, log.unit)]
     for name, label in (("q_pre", "q_pre="), ("q_hs", "q_hs=")):
         value = log.value(name, middle)
         if value is not None:
@@ -93,25 +96,37 @@ def throughput_events(rates: Throughput) -> tuple[list[Event], list[RateChange]]
     if rates.segments and (began := rates.time(rates.segments[0].first)) is not None:
         steady = rates.segments[0]
         text = f"{name}: steady at {baseline_text(log, steady)}"
-        events.append(_event(log, "run.throughput", name, began, text, steady.first, to=rate_text(steady.rate)))
+        level = rate_text(steady.rate, log.unit)
+        events.append(_event(log, "run.throughput", name, began, text, steady.first, to=level))
     for before, after in pairwise(rates.segments):
-        good, bad = rates.time(before.last), rates.time(after.first)
-        if good is None or bad is None:
-            continue
-        event = make_event(
-            "run.throughput", name, min(good, bad), bad,
-            f"{name}: {rate_text(before.rate)} → {baseline_text(log, after)} at step {log.step[after.first]}",
-            [_at(log, before.last, "tok_s", f"{log.rate[before.last]:.0f}"),
-             _at(log, after.first, "tok_s", f"{log.rate[after.first]:.0f}")],
-            precision_s=LOG_PRECISION_S, from_=rate_text(before.rate), to=rate_text(after.rate),
-        )  # fmt: skip
-        events.append(event)
-        restarted = before.run != after.run
-        window = rates.time(rates.runs[before.run].first) if restarted else good
-        one = rates.launched.one(good, bad)
-        changes.append(RateChange(before, after, event, log, window or good, bad, restarted, one))
+        change = _change(rates, before, after)
+        events.append(change.event)
+        changes.append(change)
     events += [*_held_events(rates), *_setting_events(rates)]
     return events, changes
+
+
+def _value(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.4g}"
+
+
+def _change(rates: Throughput, before: Segment, after: Segment) -> RateChange:
+    """A change of level. In a log without times it is only known to be older than the file's last writing."""
+    log, name = rates.log, _name(rates.log.path)
+    good, bad = rates.time(before.last), rates.time(after.first)
+    dated = good is not None and bad is not None
+    start, end = (min(good, bad), bad) if good is not None and bad is not None else (None, bad or log.mtime_ns)
+    old, new = rate_text(before.rate, log.unit), rate_text(after.rate, log.unit)
+    where = f"step {log.step[after.first]}" if log.step[after.first] >= 0 else f"{log.place} {log.line[after.first]}"
+    event = make_event(
+        "run.throughput", name, start, end, f"{name}: {old} → {baseline_text(log, after)} at {where}",
+        [_at(log, row, "tok_s", _value(log.rate[row])) for row in (before.last, after.first)],
+        precision_s=LOG_PRECISION_S, from_=old, to=new, best="strong" if dated else "weak",
+    )  # fmt: skip
+    restarted = before.run != after.run
+    window = (rates.time(rates.runs[before.run].first) if restarted else None) or good
+    one = good is not None and bad is not None and rates.launched.one(good, bad)
+    return RateChange(before, after, event, log, window if dated else None, end, restarted, one)
 
 
 def _event(log: TrainLog, kind: EventKind, name: str, time: int, text: str, row: int, to: str | None = None) -> Event:
@@ -155,7 +170,7 @@ def _held_events(rates: Throughput) -> Iterable[Event]:
         ("compile_cache", "compile_cache.cleared", "MB of compile cache"),
     ):
         held = [item for item in log.held if item.field == field]
-        if not 1 < len(held) <= FEW_VALUES:
+        if not 1 < len(held) <= FEW_VALUES or _is_counter(log, held):
             continue
         for old, new in pairwise(held):
             if field == "compile_cache" and not _fell(old.value, new.value):
@@ -176,6 +191,18 @@ def _held_events(rates: Throughput) -> Iterable[Event]:
             )
 
 
+def _is_counter(log: TrainLog, held: list[Held]) -> bool:
+    """Whether a field grows with the step, as samples seen so far do, and not when somebody changes it."""
+    if len(held) > max(2, len(log) // 4):
+        return True
+    try:
+        pairs = [(float(item.value), log.step[item.row]) for item in held]
+    except ValueError:
+        return False
+    each = [value / step for value, step in pairs if step > 0]
+    return len(each) > 2 and min(each) > 0 and max(each) / min(each) < PROPORTIONAL
+
+
 def _fell(old: str, new: str) -> bool:
     try:
         return float(new) < 0.5 * float(old)
@@ -187,33 +214,71 @@ def _number(text: str) -> str:
     return f"{int(text):,}" if text.isdigit() else text
 
 
-NO_NUMBER = "the loss is not a number"
+@dataclass(frozen=True)
+class NoNumber:
+    """Where a loss or a gradient norm was no number, and the event that says so."""
+
+    log: TrainLog
+    found: NotFinite
+    event: Event
 
 
-def loss_event(log: TrainLog) -> Event | None:
-    """From which row on the loss was no number; without a time, only that it was so at the file's last writing."""
-    if not log.not_finite:
-        return None
-    row = log.not_finite[0]
+def field_title(log: TrainLog, found: NotFinite) -> str:
+    """The field as a person calls it."""
+    if found.name == log.fields.get("loss"):
+        return "the loss"
+    return f"the gradient norm ({found.name})" if found.gradient else found.name
+
+
+def place_of(log: TrainLog, row: int) -> str:
+    """`step 28`, or `line 30` where the row has no step."""
+    return f"step {log.step[row]}" if log.step[row] >= 0 else f"{log.place} {log.line[row]}"
+
+
+def no_numbers(log: TrainLog) -> list[NoNumber]:
+    """What of a log was no number. A loss tells more than a gradient norm, and one that stayed so more than one step
+    that was skipped. A gradient norm that became a number again is what loss scaling does on an ordinary day."""
+    found = sorted(
+        (item for item in log.not_finite.values() if not item.gradient or (item.again is None and item.rows > 1)),
+        key=lambda item: (item.again is not None, item.gradient, item.name != log.fields.get("loss"), item.first),
+    )
+    return [_no_number(log, item) for item in found[:1]]
+
+
+def _no_number(log: TrainLog, found: NotFinite) -> NoNumber:
+    """Without a time, it is only known that it was so at the file's last writing."""
+    row = found.since if found.again is None else found.first
     time = log.time_ns[row] or None
-    step = f" at step {log.step[row]}" if log.step[row] >= 0 else f" in line {log.line[row]}"
-    return make_event(
-        "run.ended", _name(log.path), time, None if time else log.mtime_ns,
-        f"{_name(log.path)}: {NO_NUMBER} for the first time{step}",
-        [_at(log, row, "loss", f"not finite, the first of {log.not_finite_rows:,} lines")],
+    what = field_title(log, found)
+    text = f"{what} is not a number from {place_of(log, row)} on"
+    if found.again is not None:
+        text = f"{what} is not a number at {place_of(log, row)}, and is one again at {place_of(log, found.again)}"
+    value = f"not finite, the first of {found.rows:,} such {log.place}s" if log.place != "entry" else "not finite"
+    proof = Evidence(
+        witness="train-log", path=log.path, field=f"{log.place} {log.line[row]}, {found.name}", value=value
+    )
+    event = make_event(
+        "run.ended", _name(log.path), time, None if time else log.mtime_ns, f"{_name(log.path)}: {text}", [proof],
         precision_s=LOG_PRECISION_S, best="weak" if time is None or log.doubt else "strong",
     )  # fmt: skip
+    return NoNumber(log, found, event)
 
 
-TITLES = {
-    "oom": "out of memory",
-    "fx-tracing": "the FX-tracing error (one thread compiles while another traces)",
-    "traceback": "an exception",
-    "killed": "killed",
-}
+@dataclass(frozen=True)
+class RunEnd:
+    """How a text log says that a run ended, and the event of it."""
+
+    kind: EndingKind
+    gpu: str | None
+    event: Event
+
+    @property
+    def title(self) -> str:
+        """`out of memory on GPU 6`."""
+        return TITLES[self.kind] + (f" on GPU {self.gpu}" if self.gpu is not None else "")
 
 
-def crash_events(log: TextLog) -> Iterable[Event]:
+def run_ends(log: TextLog) -> Iterable[RunEnd]:
     """What ended a run, by its text log; of several lines of one failure the most telling one."""
     for mark in _most_telling(log.marks):
         span = mark.span
@@ -222,11 +287,12 @@ def crash_events(log: TextLog) -> Iterable[Event]:
         end = span.end_ns if span is not None else log.mtime_ns
         where = f" on GPU {mark.gpu}" if mark.gpu is not None else ""
         evidence = Evidence(witness="text-log", path=log.path, field=f"line {mark.line}", value=mark.text)
-        yield make_event(
+        event = make_event(
             "run.ended", _name(log.path), start, end if end != start else None,
             f"{_name(log.path)}: {TITLES[mark.kind]}{where}: {_short(mark.text)}", [evidence],
             precision_s=LOG_PRECISION_S, best="weak" if span is None or span.doubt else "strong",
         )  # fmt: skip
+        yield RunEnd(mark.kind, mark.gpu, event)
 
 
 def _short(text: str) -> str:
@@ -234,14 +300,13 @@ def _short(text: str) -> str:
 
 
 def _most_telling(marks: tuple[Mark, ...]) -> list[Mark]:
-    """Marks of one failure (within 200 lines) give one event: the specific kinds before the bare exception."""
-    rank = {"fx-tracing": 0, "oom": 1, "killed": 2, "traceback": 3}
+    """Marks of one failure (within 200 lines) give one event: causes before what follows from them."""
     kept: list[Mark] = []
     for mark in marks:
         near = kept[-1] if kept and mark.line - kept[-1].line <= 200 and _one_time(kept[-1], mark) else None
         if near is None:
             kept.append(mark)
-        elif rank[mark.kind] < rank[near.kind]:
+        elif ORDER.index(mark.kind) < ORDER.index(near.kind):
             kept[-1] = mark
     return kept
 

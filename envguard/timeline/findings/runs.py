@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envguard import clock
-from envguard.acquire.runs.train_log import TrainLog
 from envguard.fingerprint.units import counted, some_of
 from envguard.model.event import Event
 from envguard.timeline.events.happening import end_of, start_of
-from envguard.timeline.events.logs import NO_NUMBER, RateChange, baseline_text
+from envguard.timeline.events.logs import NoNumber, RateChange, RunEnd, baseline_text, field_title, place_of
 from envguard.timeline.findings.draft import Draft
 from envguard.timeline.rates.causes import LOADED, Cause, Causes, candidates
 from envguard.timeline.rates.states import States
@@ -17,7 +16,7 @@ from envguard.timeline.rates.throughput import rate_text
 
 SHOWN = 6
 MOST_FINDINGS = 6
-FELL = 0.9
+FELL, FELL_OF_STEPS = 0.9, 0.7
 BEFORE_CRASH_S = 7 * 86400.0
 SPEAKS_AGAINST = {
     "data.changed": "the data changed too, and other lengths alone change tok/s: {summary}",
@@ -39,32 +38,32 @@ def fall_findings(
     changes: Sequence[RateChange], events: Sequence[Event], states: States | None = None
 ) -> list[Draft]:
     """One finding a fall of throughput; of many the deepest. `states` tells what both runs had alike."""
-    falls = sorted((change for change in changes if change.factor < FELL), key=lambda change: change.factor)
+    falls = sorted((change for change in changes if change.factor < _line(change)), key=lambda change: change.factor)
     return [_fall(change, candidates(change, events, states)) for change in falls[:MOST_FINDINGS]]
+
+
+def _line(change: RateChange) -> float:
+    """Below which part of the old level a change is a fall: steps differ in length more than tokens do."""
+    return FELL if change.log.unit.startswith(("tok/s", "words/s", "TFLOP/s", "MFU", "/s")) else FELL_OF_STEPS
 
 
 def _fall(change: RateChange, among: Causes) -> Draft:
     log, causes = change.log, among.found
-    title = f"throughput fell from {rate_text(change.before.rate)} to {rate_text(change.after.rate)}"
-    title += " with a new run" if change.restarted else f" at step {log.step[change.after.first]}"
-    apart = clock.span((change.first_bad_ns - change.window_ns) / clock.NS)
-    window = (
-        f"the {apart} from the start of the good run to the first bad line"
-        if change.restarted
-        else f"the {apart} between the last good line and the first bad one"
-    )
+    unit = log.unit
+    title = f"throughput fell from {rate_text(change.before.rate, unit)} to {rate_text(change.after.rate, unit)}"
+    title += " with a new run" if change.restarted else f" at {place_of(log, change.after.first)}"
     says = [f"Before: {baseline_text(log, change.before)}, steady over {change.before.rows:,} lines."]
     if among.undone:
         names = some_of(list(dict.fromkeys(event.subject for event in among.undone)))
         says.append(f"Undone before the first bad line, so that both had the same of it: {names}.")
     felt = [cause for cause in causes if change.restarted or cause.event.kind not in LOADED]
     causes = [*felt, *(cause for cause in causes if cause not in felt)]
-    if felt:
-        says.append(f"Likeliest cause among what changed in {window}: {felt[0].event.summary}.")
-    elif causes:
-        says.append(f"What is known to have changed in {window} is nothing that a running process notices.")
+    if change.window_ns is None:
+        says.append(
+            f"{log.path} has no times: the fall is older than the file's last writing, and its cause is open."
+        )
     else:
-        says.append(f"No witness knows of {'another ' if among.undone else 'a '}change in {window}.")
+        says.append(_cause_of(change, felt, causes, "another" if among.undone else "a"))
     shown = [cause.event for cause in causes[:SHOWN]]
     return Draft(
         (2, float(change.first_bad_ns)),
@@ -73,6 +72,20 @@ def _fall(change: RateChange, among: Causes) -> Draft:
         (change.event, *shown),
         tuple(_caveats(change, causes, causes[1:SHOWN] if felt else causes[:SHOWN])),
     )
+
+
+def _cause_of(change: RateChange, felt: list[Cause], causes: list[Cause], other: str) -> str:
+    apart = clock.span((change.first_bad_ns - (change.window_ns or 0)) / clock.NS)
+    window = (
+        f"the {apart} from the start of the good run to the first bad line"
+        if change.restarted
+        else f"the {apart} between the last good line and the first bad one"
+    )
+    if felt:
+        return f"Likeliest cause among what changed in {window}: {felt[0].event.summary}."
+    if causes:
+        return f"What is known to have changed in {window} is nothing that a running process notices."
+    return f"No witness knows of {other} change in {window}."
 
 
 def _caveats(change: RateChange, causes: list[Cause], beside: list[Cause]) -> list[str]:
@@ -98,16 +111,16 @@ def _caveats(change: RateChange, causes: list[Cause], beside: list[Cause]) -> li
     return found
 
 
-def crash_findings(events: Sequence[Event], since: float | None) -> list[Draft]:
-    """Out of memory and FX-tracing errors, with what changed before; other exceptions are rows alone."""
+def crash_findings(ends: Sequence[RunEnd], events: Sequence[Event], since: float | None) -> list[Draft]:
+    """Out of memory and FX-tracing errors, with what changed before; other ends are rows alone."""
     found = []
-    for event in events:
-        if event.kind != "run.ended" or (since is not None and end_of(event) < since):
+    for end in sorted(ends, key=lambda end: (start_of(end.event), end.event.subject)):
+        if since is not None and end_of(end.event) < since:
             continue
-        if "FX-tracing" in event.summary:
-            found.append(_fx(event, events))
-        elif ": out of memory" in event.summary:
-            found.append(_oom(event, events))
+        if end.kind == "fx-tracing":
+            found.append(_fx(end, events))
+        elif end.kind in ("oom", "oom-kill"):
+            found.append(_oom(end, events))
     return found[:MOST_FINDINGS]
 
 
@@ -123,7 +136,8 @@ def _before(event: Event, events: Sequence[Event], kinds: tuple[str, ...]) -> li
     return earlier[-3:]
 
 
-def _fx(event: Event, events: Sequence[Event]) -> Draft:
+def _fx(end: RunEnd, events: Sequence[Event]) -> Draft:
+    event = end.event
     cold = _before(event, events, ("compile_cache.cleared", "compile_cache.created", "package.replaced"))
     says = (
         "torch keeps one flag for the whole process while a thread traces, and another thread's compiled function "
@@ -140,49 +154,60 @@ def _fx(event: Event, events: Sequence[Event]) -> Draft:
         caveats.append(
             f"{patched[-1].subject} sets is_fx_symbolic_tracing by hand: that hides the error, it mends nothing"
         )
-    return Draft((3, 0.0, start_of(event)), _title(event), says, (event, *cold, *patched[-1:]), tuple(caveats))
+    return Draft((3, 0.0, start_of(event)), _title(end), says, (event, *cold, *patched[-1:]), tuple(caveats))
 
 
 def _all_text(event: Event) -> str:
     return " ".join([event.summary, *(item.value for item in event.evidence)])
 
 
-def _oom(event: Event, events: Sequence[Event]) -> Draft:
+def _oom(end: RunEnd, events: Sequence[Event]) -> Draft:
+    event = end.event
     before = _before(event, events, ("package.replaced", "data.changed", "config.changed", "system.driver"))
     if before:
         says = "Before it: " + "; ".join(item.summary for item in before) + "."
     else:
         says = "No witness knows of a change before it."
-    caveats = (
+    caveats: tuple[str, ...] = (
         "another CUDA build takes another amount of memory a context: `envguard snapshot --probe` measures it",
         "longer sequences alone can do it",
     )
-    return Draft((3, 1.0, start_of(event)), _title(event), says, (event, *before), caveats)
+    if end.kind == "oom-kill":  # the machine's memory, or the job's share of it
+        caveats = ("more workers or longer sequences alone can do it",)
+    return Draft((3, 1.0, start_of(event)), _title(end), says, (event, *before), caveats)
 
 
-def _title(event: Event) -> str:
-    """`out of memory on GPU 6 (train.log)`: the summary's middle part, between the log's name and its own words."""
-    return f"{event.summary.split(': ')[1]} ({event.subject})"
+def _title(end: RunEnd) -> str:
+    """`out of memory on GPU 6 (train.log)`."""
+    return f"{end.title} ({end.event.subject})"
 
 
-def loss_findings(logs: Sequence[TrainLog], events: Sequence[Event], since: float | None) -> list[Draft]:
+def loss_findings(failed: Sequence[NoNumber], events: Sequence[Event], since: float | None) -> list[Draft]:
     """A loss that is no number is the failure, from its first row on; rows without one are counted, not charted."""
-    by_path = {log.path: log for log in logs}
-    found = []
-    for event in events:
-        log = by_path.get(event.evidence[0].path) if event.evidence else None
-        if log is None or NO_NUMBER not in event.summary or (since is not None and end_of(event) < since):
+    drafts = []
+    for item in failed:
+        log, found, event = item.log, item.found, item.event
+        if since is not None and end_of(event) < since:
             continue
-        row = log.not_finite[0]
-        says = f"Line {log.line[row]} of {log.path} is the first of {counted(log.not_finite_rows, 'such line')}."
+        row = found.since if found.again is None else found.first
+        many = counted(found.rows, f"such {log.place}")
+        says = f"{log.place.capitalize()} {log.line[row]} of {log.path} is the first of {many}."
+        if found.again is not None:
+            says += f" From {place_of(log, found.again)} on it is a number again: such a step is skipped."
         if log.without_loss:
             says += f" {log.without_loss:,} more have no loss at all."
         started = [other for other in events if other.kind == "run.started" and end_of(other) <= end_of(event)]
-        caveats = ["one such step can be skipped and the run go on: look whether later lines have a number again"]
+        caveats = []
+        if found.again is None and found.rows == 1:
+            caveats.append("one such step can be skipped and the run go on: the log has no later one")
         if event.time is None:
             caveats.append(
                 "the log has no times: when it happened is not known, only that it was before the last line"
             )
-        title = f"{NO_NUMBER} from step {log.step[row]} on" if log.step[row] >= 0 else NO_NUMBER
-        found.append(Draft((4, 0.0), f"{title} ({event.subject})", says, (event, *started[-1:]), tuple(caveats)))
-    return found
+        title = f"{field_title(log, found)} is not a number "
+        if found.again is None:
+            title += f"from {place_of(log, row)} on"
+        else:
+            title += f"at {place_of(log, row)}, and is one again at {place_of(log, found.again)}"
+        drafts.append(Draft((4, 0.0), f"{title} ({event.subject})", says, (event, *started[-1:]), tuple(caveats)))
+    return drafts

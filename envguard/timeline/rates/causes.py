@@ -56,7 +56,10 @@ class Causes:
 
 
 def candidates(change: RateChange, events: Sequence[Event], states: States | None = None) -> Causes:
-    """What may have caused a change of level. By `states`, only what differs between the two runs."""
+    """What may have caused a change of level: by `states`, only what differs between the two runs. In a log without
+    times nothing is known to have come before it."""
+    if change.window_ns is None:
+        return Causes([], [])
     low, high = change.window_ns / clock.NS, change.first_bad_ns / clock.NS
     found = []
     undone = []

@@ -7,6 +7,7 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from envguard import clock
@@ -22,6 +23,7 @@ WARM_UP_FRACTION = 0.85
 GAP_FACTOR, GAP_LEAST_NS = 20, 120 * NS
 SNAP_ROWS = 12
 SAMPLE = 20_001
+INTERLEAVED_LEAST, INTERLEAVED_PART = 5, 0.1
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows [first, last] of one steady level; `rate` is its median in tok/s."""
+    """Rows [first, last] of one steady level; `rate` is its median in the log's unit."""
 
     first: int
     last: int
@@ -108,12 +110,13 @@ def split_runs(log: TrainLog, launched: Launches) -> Iterable[Run]:
     if not count:
         return
     usual = _usual_interval(log)
+    mixed = _interleaved(log)
     first, why = 0, "the log begins"
     for row in range(1, count):
         step, before = log.step[row], log.step[row - 1]
         time, earlier = log.time_ns[row], log.time_ns[row - 1]
         parted = None
-        if 0 <= step < before - 2 or (step == 0 and before > 0):
+        if not mixed and row not in log.epochs and (0 <= step < before - 2 or (step == 0 and before > 0)):
             parted = f"the step went back from {before} to {step}"
         elif time and earlier and usual and time - earlier > max(GAP_LEAST_NS, GAP_FACTOR * usual):
             parted = "nothing was logged for a while"
@@ -123,6 +126,12 @@ def split_runs(log: TrainLog, launched: Launches) -> Iterable[Run]:
             yield Run(first, row - 1, why)
             first, why = row, parted
     yield Run(first, count - 1, why)
+
+
+def _interleaved(log: TrainLog) -> bool:
+    """Whether several ranks wrote into one log without saying which: the step goes back again and again."""
+    backwards = sum(0 <= after < before for before, after in pairwise(log.step))
+    return backwards > max(INTERLEAVED_LEAST, INTERLEAVED_PART * len(log))
 
 
 def _usual_interval(log: TrainLog) -> int:
@@ -187,8 +196,12 @@ def _segment(rows: array[int], run_of: array[int], first: int, last: int, rate: 
     return Segment(rows[first], rows[last - 1], rate, last - first, run_of[first])
 
 
-def rate_text(rate: float) -> str:
-    """A rate as people write it: `21.5 Ktok/s`, `640 tok/s`."""
-    if rate >= 1e6:
-        return f"{rate / 1e6:.2f} Mtok/s"
-    return f"{rate / 1000:.1f} Ktok/s" if rate >= 1000 else f"{rate:.0f} tok/s"
+def rate_text(rate: float, unit: str = "tok/s") -> str:
+    """A rate as people write it: `21.5 Ktok/s`, `640 tok/s`, `1.31 steps/s`, `412 TFLOP/s/GPU`."""
+    if unit.startswith(("tok/s", "words/s")) and rate >= 1000:
+        return f"{rate / 1e6:.2f} M{unit}" if rate >= 1e6 else f"{rate / 1000:.1f} K{unit}"
+    if unit.startswith("/"):
+        return f"{rate:,.0f}{unit}" if rate >= 100 else f"{rate:.3g}{unit}"
+    if unit.startswith("MFU"):
+        return f"{unit} {rate:.3g}"
+    return f"{rate:,.0f} {unit}" if rate >= 100 else f"{rate:.3g} {unit}"
