@@ -13,6 +13,7 @@ from envguard.acquire.memo import Memo
 from envguard.acquire.packages.contents import AllContents, Policy, read_contents
 from envguard.acquire.packages.distributions import Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.packages.import_winners import judge_winners
 from envguard.acquire.packages.shadowing import judge_start
 from envguard.acquire.packages.sources import read_sources
 from envguard.acquire.seam.host import Host, LiveHost
@@ -126,6 +127,9 @@ def assemble(
     packages, beaten = packages_of(distributions, contents.of, notes, sources)
     judge_pth(env.pth, distributions, contents.of, notes, digests.memo)
     judge_customizers(host, env, distributions, contents.of, notes, digests.memo)
+    if not request.in_process:  # a listing of every folder of torch is more than a stamp may cost
+        closely_read = (each for each in distributions.found if contents.of[each.directory].depth != "stat")
+        judge_winners(host, closely_read, distributions.found, env.abi, digests, notes)
     first = request.path0 if request.path0 is not None else (request.root or request.start,)
     for folder in first:
         judge_start(host, folder, env, frozenset(each.name for each in packages), notes)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _MOST_LINES = 8
 # What `restore` can bring back; for the rest somebody has to answer.
 _RESTORABLE = frozenset({"packages", "torch", "cuda", "compile_cache"})
+# Files beside what is installed, which no install takes away.
+_BESIDE = frozenset({"problem:extra-import", "problem:start-folder"})
 _EFFECT = {
     "breaks": "breaks the run",
     "numerics": "changes what it computes",
@@ -104,7 +106,7 @@ def advise(verdict: Verdict, reference: str | None, given: Sequence[Waiver] = ()
     line and `asked` its words (`--against REF`), which the next one needs again.
     """
     out: list[str] = []
-    restorable = [drift for drift in verdict.drifts if drift.facet in _RESTORABLE]
+    restorable = [drift for drift in verdict.drifts if drift.facet in _RESTORABLE and drift.kind not in _BESIDE]
     other = _other_python(verdict)
     if (restorable or other is not None) and reference is not None:
         first = f"uv venv --clear --python {other} && " if other is not None else ""

@@ -274,6 +274,9 @@ def _read(
     elif kind == "venv" and (executable is None or not _runs(host, executable)):
         says = f"{executable or prefix + '/bin/python'} is gone, or a link to nothing: nothing starts here"
         notes.problem("base-gone", "python", says, f"{prefix}/pyvenv.cfg")
+    elif kind == "venv" and executable is not None and _is_text(host, executable):
+        says = f"{executable} is a script in the place of an interpreter: what it starts is not known"
+        notes.problem("base-script", "python", says, executable)
     path = _sys_path(host, prefix, kind, base, version, settings, notes, pythonpath)
     return Environment(
         prefix=prefix,
@@ -357,6 +360,13 @@ def _runs(host: Host, executable: str) -> bool:
         return False
     except OSError:
         return True  # whether it is there is not known, and what was not recorded is no finding
+
+
+def _is_text(host: Host, executable: str) -> bool:
+    try:
+        return host.read(executable, 2) == b"#!"
+    except OSError:
+        return False  # what may be executed and not read is a program
 
 
 def _minor(version: str) -> list[str]:
