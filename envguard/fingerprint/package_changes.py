@@ -63,8 +63,9 @@ def package_changes(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown
                 facet_of(name), name, "overlay" if is_laid_over(b, new) else "added", None, full_version(b, new)
             )
         elif new is None and old is not None:
-            kind = "overlay" if is_laid_over(a, old) else "removed"
-            yield Change(facet_of(name), name, kind, full_version(a, old), None)
+            left = _code_of(b, old)
+            kind = "overlay" if is_laid_over(a, old) else "metadata-gone" if left else "removed"
+            yield Change(facet_of(name), name, kind, full_version(a, old), None, left or "")
         elif old is not None and new is not None:
             yield from _between(a, b, old, new)
     yield from _by_version_only(before, after)
@@ -73,6 +74,13 @@ def package_changes(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown
     yield from _cuda_build(a, b)
     yield from _shadowed(a, b)
     yield from _requirements(a, b)
+
+
+def _code_of(b: Fingerprint, old: Package) -> str | None:
+    """Where the code of a package still lies that B has no metadata of."""
+    names = old.modules or (old.name.replace("-", "_"),)
+    found = [problem.path for problem in b.problems if problem.kind == "unowned" and problem.subject in names]
+    return next((path for path in found if path is not None), None)
 
 
 def is_laid_over(fingerprint: Fingerprint, package: Package) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from envguard import clock
-from envguard.acquire.packages.contents import MISSING, Contents
+from envguard.acquire.packages.contents import MISSING, Contents, dangling
 from envguard.acquire.packages.cut_short import is_hollow, never_ended
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.editable_sources import source_gone
@@ -180,6 +180,9 @@ def _judge(dist: Distribution, content: Contents, overwritten: tuple[tuple[str, 
                 f"half installed: {of_all} are not there ({some_of(missing)}), nor is INSTALLER, which is written "
                 "last: the install was cut short, or is at work"
             )
+        target = dangling(dist.host, f"{dist.location}/{missing[0]}")
+        if target is not None:
+            says = f"{of_all} {_are(missing)} links that lead nowhere: {missing[0]} to {target}"
         notes.problem("files-missing", dist.name, says, posixpath.join(dist.location, missing[0]))
     if taken:
         by = ", ".join(sorted(set(taken.values())))

@@ -86,7 +86,7 @@ PROBLEM_FACETS: dict[str, Facet] = {
     "base": "python", "pythonhome": "python", "system": "system", "install": "packages",
 }  # fmt: skip
 # Told by a row of its own, or about something that is no part of a comparison (a process that runs on old files).
-PROBLEMS_TOLD_ELSEWHERE = ("driver-mismatch", "process-stale", "config-missing", "data-missing")
+PROBLEMS_TOLD_ELSEWHERE = ("driver-mismatch", "process-stale", "config-missing", "data-missing", "unowned")
 STARTUP_CODE = ("pth-code", "startup-code")
 PTH_LEAVES = "pth-leaves"
 """A `.pth` of no package that adds a path outside the environment."""
@@ -133,6 +133,8 @@ RULES: tuple[Rule, ...] = (
     Rule("torch", "overwritten", "*", "block", "numerics",
          "{b} installs files of the same path, and they lie over those of {subject}: {detail}"),
     Rule("torch", "repointed", "*", "info", "none", "{detail}; the code is the same"),
+    Rule("torch", "metadata-gone", "*", "block", "breaks",
+         "its metadata is gone and its code is still there ({detail}): of which build, nothing can tell"),
     Rule("torch", "removed", "torch", "block", "breaks", "torch is gone"),
     Rule("torch", "added", "torch", "block", "breaks", "there was no torch before"),
     Rule("torch", "changed|rebuilt", "*", "block", "numerics",
@@ -150,6 +152,8 @@ RULES: tuple[Rule, ...] = (
          "NCCL chooses the order of reductions: another build rounds differently, and all nodes must agree on it"),
     Rule("cuda", "changed|rebuilt|patched", "*", "block", "performance",
          "another build of {subject}, which torch loads at run time"),
+    Rule("cuda", "metadata-gone", "*", "block", "breaks",
+         "its metadata is gone and its code is still there ({detail}): of which build, nothing can tell"),
     Rule("cuda", "removed", "*", "block", "breaks", "{subject} is gone: torch loads it at run time"),
     Rule("cuda", "added", "*", "warn", "breaks",
          "{subject} was not there: a second copy of a CUDA library can be loaded instead of the first"),
@@ -175,6 +179,10 @@ RULES: tuple[Rule, ...] = (
          "the same version number on another build: made against another torch or CUDA, or changed"),
     Rule("packages", "changed", BUILT_ON_TORCH, "block", "numerics",
          "{subject} is built on torch and computes with it: another version can compute otherwise"),
+    Rule("packages", "metadata-gone", BUILT_ON_TORCH, "block", "breaks",
+         "its metadata is gone and its code is still there ({detail}): of which build, nothing can tell"),
+    Rule("packages", "metadata-gone", "*", "warn", "breaks",
+         "its metadata is gone and its code is still there ({detail}): of which build, nothing can tell"),
     Rule("packages", "removed", BUILT_ON_TORCH, "block", "breaks", "{subject} is gone: whatever imports it fails"),
     Rule("packages", "added", BUILT_ON_TORCH, "warn", "numerics",
          "{subject} was not there: models pick it up by themselves where they find it"),

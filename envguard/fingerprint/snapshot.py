@@ -16,6 +16,7 @@ from envguard.acquire.packages.environment import Environment, locate
 from envguard.acquire.packages.import_winners import judge_winners
 from envguard.acquire.packages.shadowing import judge_start
 from envguard.acquire.packages.sources import read_sources
+from envguard.acquire.packages.unowned import modules_of, unowned_modules
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.section import Notes
 from envguard.config import Config
@@ -23,7 +24,7 @@ from envguard.fingerprint.packages import closely, cuda_of, packages_of, with_so
 from envguard.fingerprint.startup import judge_customizers, judge_pth
 from envguard.fingerprint.surroundings import STAMP_BUDGET, Wish, read_surroundings
 from envguard.model import plain
-from envguard.model.fingerprint import Fingerprint, Torch
+from envguard.model.fingerprint import Fingerprint, Package, Torch
 from envguard.model.identity import fingerprint_id
 from envguard.project import Project
 from envguard.state import digests as digest_store
@@ -125,6 +126,8 @@ def assemble(
         host, env, distributions, digests.memo, notes, STAMP_BUDGET if request.in_process else None
     )
     packages, beaten = packages_of(distributions, contents.of, notes, sources)
+    if not request.in_process:
+        packages = _with_modules(host, env, distributions, contents, packages, digests.memo, notes)
     judge_pth(env.pth, distributions, contents.of, notes, digests.memo)
     judge_customizers(host, env, distributions, contents.of, notes, digests.memo)
     if not request.in_process:  # a listing of every folder of torch is more than a stamp may cost
@@ -173,6 +176,29 @@ def assemble(
         problems=tuple(dict.fromkeys(notes.problems)),
         unknown=tuple(dict.fromkeys(notes.unknown)),
         deep=request.deep,
+    )
+
+
+def _with_modules(
+    host: Host,
+    env: Environment,
+    distributions: Distributions,
+    contents: AllContents,
+    packages: tuple[Package, ...],
+    memo: Memo,
+    notes: Notes,
+) -> tuple[Package, ...]:
+    """The packages with the modules that they bring; code of no package is a problem."""
+    modules = modules_of(host, distributions.found, contents.of, memo)
+    try:
+        for module, path in unowned_modules(host, env, modules):
+            notes.problem("unowned", module, f"{path} is code that no installed package lists", path)
+    except OSError as error:
+        notes.unseen("packages: code of no package", error)
+    brought = {(dist.name, dist.location): modules[dist.directory] for dist in reversed(distributions.found)}
+    return tuple(
+        msgspec.structs.replace(package, modules=brought.get((package.name, package.location), ()))
+        for package in packages
     )
 
 

@@ -175,6 +175,8 @@ def _file(item: Observed, damaged: DamagedFile) -> Iterator[Damage]:
     witness = f"{item.dist.directory}/RECORD"
     if damaged.got == MISSING:
         detail = _NEVER_CAME if never_ended(item.dist) else "deleted"
+        if damaged.target is not None:
+            detail = f"a link that leads nowhere, to {damaged.target}"
         yield Damage(package=name, path=path, kind="missing", witness=witness, expected=damaged.expected.hash,
                      got=None, detail=detail)  # fmt: skip
         return

@@ -66,6 +66,8 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     """sha256 (hex) of content that no RECORD describes: the source tree of an editable install, the files of an egg.
     The same wherever they lie; None where RECORD describes it, and where it could not be read."""
+    modules: tuple[str, ...] = ()
+    """What it brings to import, by top-level name; empty in the stamp of a process, which does not read that."""
     missing: tuple[str, ...] = ()
     """Those of `departs` that are not there."""
     overwritten: tuple[tuple[str, str], ...] = ()

@@ -15,6 +15,7 @@ from pathlib import Path
 from envguard.acquire.packages.distributions import Distribution, Distributions
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.record_file import Row
+from envguard.fingerprint.units import some_of
 from envguard.restore.point import walk_paths
 
 # What an installer writes into a dist-info beyond the wheel's own files.
@@ -135,6 +136,30 @@ def _top_level(dist: Distribution) -> Iterator[str]:
         if "/" not in name and name not in ("..", "."):
             yield from walk_paths(f"{dist.location}/{name}")
             yield from walk_paths(f"{dist.location}/{name}.py")
+
+
+def left_over(
+    env: Environment,
+    going: Iterable[Distribution],
+    staying: Iterable[Distribution],
+    incoming: Iterable[Incoming],
+) -> Iterator[str]:
+    """What a restore leaves of installs without RECORD: whose the files in their folders are is not known, so that
+    those that neither the restored build nor another package lists stay, and are named."""
+    coming = {wheel.name: wheel for wheel in incoming}
+    listed = {path for wheel in coming.values() for path in destinations(env, wheel)}
+    listed |= {path for dist in staying for path in listed_files(dist)}
+    for dist in going:
+        if (dist.record is not None and dist.record.rows) or not dist.directory.endswith(".dist-info"):
+            continue
+        wheel = coming.get(dist.name)
+        tops = {row.path.partition("/")[0] for row in wheel.rows if "/" in row.path} if wheel is not None else set()
+        folders = [f"{dist.location}/{top}" for top in sorted(tops) if not top.endswith((".dist-info", ".data"))]
+        found = {path for folder in folders for path in walk_paths(folder)} | set(_top_level(dist))
+        left = sorted(path for path in found - listed if not is_folder(path) and "/__pycache__/" not in path)
+        if left:
+            names = some_of([posixpath.relpath(path, dist.location) for path in left])
+            yield f"{dist.name}: its install had no RECORD, and files that no package lists stay: {names}"
 
 
 def destinations(env: Environment, incoming: Incoming) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from envguard.acquire.packages.distributions import Distribution, Distributions, read_distributions
@@ -41,7 +42,9 @@ def foresee(host: Host, env: Environment, target: Target, plan: Plan, staging: S
     going = own_dists(env, names, dists)
     staying = [dist for dist in dists.found if dist not in going]
     wanted = {each.name: each for each in target.packages}
-    staging.owners = settle_owners(env, staying, coming, wanted)
+    owners = settle_owners(env, staying, coming, wanted)
+    left = footprint.left_over(env, going, staying, coming)
+    staging.owners = replace(owners, notes=(*owners.notes, *left))
     return [
         *_closed(env),
         *_outside(env, staging.print),

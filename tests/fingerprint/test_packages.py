@@ -14,6 +14,7 @@ from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
 from envguard.demo import wheels
 from envguard.demo.stage import Stage
+from envguard.fingerprint.diff import compare
 from envguard.fingerprint.packages import with_sources
 from envguard.fingerprint.snapshot import Request, take
 from envguard.model.fingerprint import Code, Fingerprint, Package, Problem
@@ -180,3 +181,45 @@ def test_an_editable_package_has_its_trees_commit() -> None:
     beside = Code(path="/src/rep", commit="3" * 40, branch="main", dirty=True, diff_digest="x")
     (found,) = with_sources((package,), (outer, inner, beside))
     assert (found.commit, found.dirty) == ("2" * 40, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "module"),
+    [
+        ("pine", {"pine/__init__.py": b""}, "pine"),
+        ("opencv-python", {"cv2/__init__.py": b"", "cv2/cv2.abi3.so": b"ELF"}, "cv2"),
+        ("six", {"six.py": b"x = 1\n"}, "six"),
+        ("torch", {"torch/__init__.py": b"", "torchgen/__init__.py": b""}, "torch"),
+    ],
+)
+def test_a_dist_info_that_was_deleted_by_hand_leaves_code_behind(
+    name: str, files: dict[str, bytes], module: str, stage: Stage
+) -> None:
+    wheels.build_wheel(stage.wheels, name, "1.0", files)
+    wheels.build_wheel(stage.wheels, "other", "1.0", {"other/__init__.py": b""})
+    stage.install(f"{name}==1.0", "other", arguments=["--no-deps"])
+    before = look(stage)
+    assert problems(before, "unowned") == []
+    shutil.rmtree(stage.site / f"{name.replace('-', '_')}-1.0.dist-info")
+    after = look(stage)
+    assert module in {problem.subject for problem in problems(after, "unowned")}
+    told = {drift.kind: drift.why for drift in compare(before, after).drifts if drift.subject == name}
+    assert "removed" not in told
+    assert "its metadata is gone and its code is still there" in told["metadata-gone"]
+    for path in {path.partition("/")[0] for path in files}:
+        target = stage.site / path
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+    kinds = {drift.kind for drift in compare(before, look(stage)).drifts if drift.subject == name}
+    assert "removed" in kinds
+
+
+def test_files_that_are_links_into_a_cleaned_cache_are_said_to_lead_nowhere(stage: Stage) -> None:
+    wheels.build_wheel(stage.wheels, "pine", "1.0", {"pine/__init__.py": b"", "pine/a.py": b"x = 1\n"})
+    stage.install("pine", arguments=["--link-mode", "symlink"])
+    shutil.rmtree(stage.cache)
+    says = problems(look(stage), "files-missing")[0].says
+    assert "links that lead nowhere: pine" in says
+    assert f" to {stage.cache}" in says
+    done = stage.envguard("verify")
+    assert done.returncode == 1
+    assert "a link that leads nowhere" in " ".join(done.stdout.split())

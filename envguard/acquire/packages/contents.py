@@ -348,6 +348,15 @@ def hash_as(host: Host, path: str, recorded: str | None) -> str | None:
     return record_hash(algorithm, bytes.fromhex(host.digest(path, algorithm))) if algorithm is not None else None
 
 
+def dangling(host: Host, path: str) -> str | None:
+    """Where a link leads that leads nowhere, as those of uv's symlink mode do once the cache was cleaned."""
+    try:
+        found = host.find(path)
+        return host.readlink(path) if found is not None and found.is_link else None
+    except OSError:
+        return None  # what cannot be seen explains nothing
+
+
 def _key(stats: array[int], at: int) -> Key:
     return (stats[at], stats[at + 1], stats[at + 2], stats[at + 3])
 

@@ -111,9 +111,21 @@ class _Reader:
             yield aside.name, partial(self._aside, aside, None if last is aside else last)
         for dist in self.distributions.found:
             suspect = not dist.is_egg and dist.editable is None and dist.installer is None
+            if suspect and is_hollow(dist) and self._has_whole(dist):
+                continue  # a stale folder beside a sound install: nothing was cut short
             if suspect and managed_by(dist) is None and (dist.location, dist.name) not in newest:
                 yield dist.name, partial(self._alone, dist)
         yield "what no package lists", self._loose
+
+    def _has_whole(self, dist: Distribution) -> bool:
+        """Whether another dist-info of the same package in the same folder has all of its files."""
+        return any(
+            (each.location, each.name) == (dist.location, dist.name)
+            and each is not dist
+            and each.record is not None
+            and not self.missing(each)
+            for each in self.distributions.found
+        )
 
     def _aside(self, aside: Aside, later: Aside | None) -> Iterator[CutShort]:
         """`later` is a version that was put aside after this one, and so had been installed whole since."""

@@ -3,13 +3,19 @@ its dist-info was written leaves one, and so does whoever copies code into site-
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
+from envguard.acquire.memo import Memo, remembered
+from envguard.acquire.packages.contents import Contents
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.seam.host import Host
+from envguard.state.digests import is_racy
 
 _CODE = (".py", ".so", ".pyd")
+_TOLD_ELSEWHERE = ("sitecustomize", "usercustomize")
 
 
 def unowned_folders(host: Host, env: Environment, distributions: Distributions) -> tuple[str, ...]:
@@ -29,6 +35,54 @@ def unowned_folders(host: Host, env: Environment, distributions: Distributions) 
                 path = f"{site}/{name}"
                 found += [path] if any(each.endswith(_CODE) for each, _ in host.listing(path)) else []
     return tuple(found)
+
+
+def modules_of(
+    host: Host, dists: Iterable[Distribution], contents: Mapping[str, Contents], memo: Memo
+) -> dict[str, tuple[str, ...]]:
+    """Directory of the metadata → the modules that the distribution brings, at the top of its folder; remembered for
+    as long as its RECORD stays the same."""
+    found = {}
+    for dist in dists:
+        content = contents.get(dist.directory)
+        key = content.record_key if content is not None else None
+        ask = partial(_modules, host, dist)
+        settled = key is not None and key[0] >= 0 and not is_racy(key, time.time_ns())
+        text = (
+            remembered(memo, f"modules of {dist.directory}", ":".join(map(str, key or ())), ask) if settled else ask()
+        )
+        found[dist.directory] = tuple(text.split())
+    return found
+
+
+def _modules(host: Host, dist: Distribution) -> str:
+    """Names parted by blanks, since an identifier holds none."""
+    names = set()
+    for top in _tops(host, dist):
+        stem = top.partition(".")[0] if top.endswith((".py", ".so")) else top
+        if stem.isidentifier() and stem != "__pycache__":
+            names.add(stem)
+    return " ".join(sorted(names))
+
+
+def unowned_modules(
+    host: Host, env: Environment, modules: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[str, str]]:
+    """(module, path) of code in a venv's folders of packages that belongs to none of them; `modules` as `modules_of`
+    has them. Raises OSError."""
+    owned = {name for names in modules.values() for name in names}
+    for site in env.site if env.kind == "venv" else ():
+        if not site.startswith(f"{env.prefix}/"):
+            continue
+        for name, kind in host.listing(site):
+            module = name.partition(".")[0] if name.endswith(_CODE) else name
+            if not module.isidentifier() or module in owned or module.startswith("_") or module in _TOLD_ELSEWHERE:
+                continue
+            path = f"{site}/{name}"
+            if name.endswith(_CODE) or (
+                kind == "directory" and any(each.endswith(_CODE) for each, _ in host.listing(path))
+            ):
+                yield module, path
 
 
 def _tops(host: Host, dist: Distribution) -> Iterator[str]:

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from envguard.acquire.packages.cached_archives import ARCHIVE_BUCKET
-from envguard.acquire.packages.contents import MISSING, AllContents, Contents, Policy, hash_as, read_contents
+from envguard.acquire.packages.contents import (
+    MISSING,
+    AllContents,
+    Contents,
+    Policy,
+    dangling,
+    hash_as,
+    read_contents,
+)
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.editable_sources import gone_sources
 from envguard.acquire.packages.owners import overwriters
@@ -47,6 +55,8 @@ class DamagedFile:
     original: bytes | None = None
     original_from: str | None = None
     now: bytes | None = None
+    target: str | None = None
+    """Where a link leads that leads nowhere."""
     rival: str | None = None
     """Another package that installs a file of this path: what lies there is that one's, and as its RECORD says."""
 
@@ -212,7 +222,8 @@ class _Reader:
         sharers = tuple(archive.path for archive in archives if stat is not None and self._shares(archive, row, stat))
         source, original = self._original(row, archives, identity)
         now = self._small(path) if stat is not None and original is not None else None
-        return DamagedFile(row.path, row, got, stat, sharers, original, source, now)
+        target = dangling(self.host, path) if got == MISSING else None
+        return DamagedFile(row.path, row, got, stat, sharers, original, source, now, target)
 
     def _stat(self, path: str) -> Stat | None:
         """Of what the path leads to: in uv's symlink mode an installed file is a link into the cache."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from envguard.acquire.memo import Memo
+from envguard.acquire.packages.contents import dangling
 from envguard.acquire.seam.host import Host
 from envguard.acquire.section import Notes, Section
 from envguard.acquire.torch.elf import CorruptElf, read_build_id
@@ -103,9 +104,11 @@ def read_files(host: Host, directory: str, notes: Notes) -> TorchFiles:
     try:
         version = read_version_file(host, path)
     except FileNotFoundError:
-        notes.problem(
-            "torch-version", "torch", "installed without its version.py: an install that did not finish", path
-        )
+        target = dangling(host, path)
+        says = "installed without its version.py: an install that did not finish"
+        if target is not None:
+            says = f"version.py is a link that leads nowhere, to {target}"
+        notes.problem("torch-version", "torch", says, path)
     except UnreadableVersion as error:
         notes.problem("torch-version", "torch", f"version.py is unreadable: {error}", path)
     except OSError as error:

@@ -51,6 +51,7 @@ MADE: dict[str, EventKind] = {
     "patched": "file.patched",
     "mended": "file.patched",
     "overwritten": "package.installed",
+    "metadata-gone": "file.deleted",
     "startup": "file.deleted",
     "problem:files-missing": "file.deleted",
     **{f"problem:{kind}": "file.patched" for kind in (*STARTUP_CODE, "files-modified")},
