@@ -6,6 +6,8 @@ import gzip
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
+import pytest
+
 from envguard.acquire.machine.package_logs import parse_apt, parse_dpkg, read_apt, read_dpkg
 from envguard.acquire.machine.zone import Zone
 from envguard.acquire.seam.recorded import BundleHost
@@ -109,3 +111,35 @@ def test_no_history_is_told_apart_from_an_empty_one() -> None:
     )
     machine.folder("/var/log")
     assert read_apt(BundleHost(machine.record(), "paper"), UTC_ZONE, []) is None
+
+
+def _run(start: str, end: str | None, package: str = "libnvidia-compute-580") -> str:
+    ended = f"End-Date: {end}\n" if end else ""
+    return f"\nStart-Date: {start}\nCommandline: apt upgrade\nUpgrade: {package}:amd64 (1, 2)\n{ended}"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "inside", "outside"),
+    [
+        # The clocks go back at 03:00 to 02:00, so that 02:00 to 03:00 comes twice.
+        ("2026-10-25 02:14:59", "2026-10-25 02:15:03", ["2026-10-25 02:15:01"],
+         ["2026-10-25 02:31:00", "2026-10-25 02:45:01", "2026-10-25 02:05:00", "2026-10-25 03:15:01"]),
+        ("2026-10-25 01:59:50", "2026-10-25 02:10:00", ["2026-10-25 01:59:55", "2026-10-25 02:05:00"],
+         ["2026-10-25 02:31:00"]),
+        ("2026-10-25 02:58:00", "2026-10-25 02:03:00", ["2026-10-25 02:59:00", "2026-10-25 02:01:00"],
+         ["2026-10-25 02:31:00"]),
+        ("2026-10-25 02:50:00", "2026-10-25 03:01:00", ["2026-10-25 03:00:30"], ["2026-10-25 03:15:00"]),
+        ("2026-10-25 02:14:59", None, ["2026-10-25 02:15:01"], ["2026-10-25 02:45:01"]),
+        # The hour that is skipped, and one of the other days.
+        ("2026-03-29 02:14:59", "2026-03-29 02:15:03", ["2026-03-29 02:15:01"], ["2026-03-29 02:45:00"]),
+        ("2026-06-01 02:14:59", "2026-06-01 02:15:03", ["2026-06-01 02:15:01"], ["2026-06-01 02:31:00"]),
+    ],
+)  # fmt: skip
+def test_a_run_in_the_hour_that_comes_twice_is_no_hour_wide(
+    start: str, end: str | None, inside: list[str], outside: list[str]
+) -> None:
+    (run,) = parse_apt("history.log", _run(start, end), BERLIN)
+    lines = [f"{time} upgrade nvidia-dkms-580:amd64 {at} 2" for at, time in enumerate((*inside, *outside))]
+    changes = tuple(parse_dpkg("dpkg.log", "\n".join(lines), BERLIN))
+    apart = [str(event.from_) for event in package_events((run,), changes) if event.subject == "nvidia-dkms-580"]
+    assert sorted(apart) == [str(at) for at in range(len(inside), len(inside) + len(outside))]

@@ -47,6 +47,18 @@ class AptRun:
     steps: tuple[PackageStep, ...]
     error: str | None
 
+    @property
+    def intervals(self) -> tuple[tuple[int, int | None], ...]:
+        """When it may have run, in ns; an end that was not written is None.
+
+        In the hour that comes twice these are two short intervals, and not the hour between them. Each ends at the
+        first reading of its end that does not precede its start.
+        """
+        if self.end is None:
+            return tuple((start, None) for start in self.start.readings)
+        ends = self.end.readings
+        return tuple((start, next((end for end in ends if end >= start), ends[-1])) for start in self.start.readings)
+
 
 @dataclass(frozen=True)
 class DpkgChange:

@@ -28,6 +28,11 @@ class Span:
     end_ns: int
     doubt: str | None = None
 
+    @property
+    def readings(self) -> tuple[int, ...]:
+        """Each moment that the time may stand for: two of the hour that comes twice."""
+        return (self.start_ns,) if self.start_ns == self.end_ns else (self.start_ns, self.end_ns)
+
 
 @dataclass(frozen=True)
 class Zone:

@@ -107,8 +107,12 @@ def _step_text(step: PackageStep) -> str:
 
 
 def _belongs(change: DpkgChange, run: AptRun) -> bool:
-    end = run.end.end_ns if run.end is not None else run.start.end_ns + SAME_RUN_NS
-    return run.start.start_ns - clock.NS <= change.time.start_ns <= end + clock.NS
+    """Whether dpkg made the change within the run, under one reading of both times."""
+    return any(
+        start - clock.NS <= moment <= (start + SAME_RUN_NS if end is None else end) + clock.NS
+        for start, end in run.intervals
+        for moment in change.time.readings
+    )
 
 
 def _is_driver(name: str) -> bool:
