@@ -12,7 +12,16 @@ from dataclasses import dataclass, field, replace
 
 from envguard.acquire.machine import boots, driver, package_logs
 from envguard.acquire.machine.zone import Zone, read_zone
-from envguard.acquire.packages import environment, installs, lost_files, pip_logs, pyc_files, startup_files, uv_cache
+from envguard.acquire.packages import (
+    conda,
+    environment,
+    installs,
+    lost_files,
+    pip_logs,
+    pyc_files,
+    startup_files,
+    uv_cache,
+)
 from envguard.acquire.packages.archive_uses import ArchiveUse, read_archive_uses
 from envguard.acquire.packages.cut_short import CutShort, read_cut_short
 from envguard.acquire.packages.distributions import Distributions, read_distributions
@@ -99,6 +108,7 @@ class Survey:
     wandb: tuple[wandb_runs.WandbRun, ...] = ()
     git: tuple[git_history.GitHistory, ...] = ()
     pip_steps: tuple[pip_logs.PipStep, ...] = ()
+    conda: tuple[conda.CondaStep, ...] = ()
     pycs: tuple[pyc_files.Compiled, ...] = ()
     compile_caches: tuple[compile_times.CacheTimes, ...] = ()
     archive_tags: dict[str, str] = field(default_factory=dict)
@@ -252,6 +262,9 @@ def _installer_logs(host: Host, request: Request, seen: Survey) -> None:
     seen.pip_steps = pip_logs.read_pip_logs(host, places, host.environ().get("PIP_LOG"), seen.zone, seen.unknown)
     if not seen.pip_steps:
         seen.lacks("pip-log", "pip keeps a log only where --log or PIP_LOG asks for one, uv never")
+    seen.conda = conda.read_history(host, seen.env.prefix, seen.zone, seen.unknown)
+    if seen.env.kind == "conda" and not seen.conda:
+        seen.lacks("conda", "there is no conda-meta/history, which pixi does not write, or it names no revision")
     version = (seen.env.version or "").split(".")
     tag = f"cpython-{version[0]}{version[1]}" if len(version) > 1 else None
     seen.pycs = pyc_files.read_pycs(host, seen.installs, tag) if tag else ()

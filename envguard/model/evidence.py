@@ -30,6 +30,7 @@ WRITERS: dict[str, Writer] = {
     "payload": Writer.INSTALLER,
     "venv": Writer.INSTALLER,
     "pip-log": Writer.INSTALLER,
+    "conda": Writer.INSTALLER,
     "pip-cache": Writer.INSTALLER,
     "uv-cache": Writer.CACHE,
     "pyc": Writer.INTERPRETER,

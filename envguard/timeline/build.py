@@ -24,6 +24,7 @@ from envguard.timeline.events.logs import NoNumber, RateChange, RunEnd
 from envguard.timeline.events.losses import Loss, read_losses
 from envguard.timeline.findings import runs as run_findings
 from envguard.timeline.findings.code import code_findings
+from envguard.timeline.findings.conda import conda_findings
 from envguard.timeline.findings.cut_short import cut_short_findings, own_events, to_tell
 from envguard.timeline.findings.departures import departure_findings
 from envguard.timeline.findings.draft import Draft, finish
@@ -36,6 +37,7 @@ from envguard.timeline.findings.others import driver_findings, edit_findings, st
 from envguard.timeline.findings.removals import removal_findings
 from envguard.timeline.findings.startup import gone_events, startup_events, startup_findings
 from envguard.timeline.findings.swaps import counts, swap_findings
+from envguard.timeline.packages.conda_history import conda_events
 from envguard.timeline.packages.hints import read_hints
 from envguard.timeline.packages.inferred import Departure, inferred_swaps, read_departures, record_edits
 from envguard.timeline.packages.package_events import Packages, read_packages
@@ -87,6 +89,7 @@ class Understood:
     departures: tuple[Departure, ...]
     startup: tuple[Event, ...]
     foundation: Foundation
+    conda: tuple[Event, ...]
     unknown: tuple[Unknown, ...]
 
 
@@ -141,6 +144,8 @@ def understand(survey: Survey) -> Understood:
         *gone_events(survey.startup_files, own, int(survey.machine.now * clock.NS)),
     )
     events += startup
+    conda = conda_events(survey.conda, survey.installs)
+    events += conda
     losses = read_losses(survey.lost, survey.installs, sightings, survey.stamps, packages.events, survey.machine.now)
     events += [loss.event for loss in losses]
     cut_short = to_tell(survey.cut_short, sightings)
@@ -176,6 +181,7 @@ def understand(survey: Survey) -> Understood:
         departures,
         startup,
         foundation,
+        conda,
         (*graph.unknown, *inferred.contradictions, *doubts),
     )
 
@@ -295,6 +301,7 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     if asked is not None:
         drafts += loss_findings(known.losses, known.events, asked)
         drafts += cut_short_findings(known.cut_short, known.packages, known.events, asked)
+    drafts += conda_findings(known.conda, saved, since)
     drafts += stale_findings(known.events)
     drafts += driver_findings(system_events.driver_mismatch(survey.driver), known.events)
     drafts += run_findings.crash_findings(known.ends, known.events, since)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.survey import Survey
+from envguard.fingerprint.units import some_of
 from envguard.timeline.events.checkpoints import is_copy
 from envguard.timeline.packages.records import Record
 
@@ -19,15 +20,31 @@ def out_of_reach(survey: Survey, own: Iterable[Record], checkpoint: Checkpoint) 
     if not checkpoint.dated:
         return f"the files of {checkpoint.name} bear no time that tells when it was saved"
     installs = survey.installs
-    came = [item.copied_ns or item.end_ns or 0 for item in installs]
-    copies = [item.copied_ns for item in installs if item.copied_ns is not None]
-    if not came or min(came) <= checkpoint.saved_ns:
-        return None
-    if copies and is_copy(checkpoint):
-        return None  # both were brought here, perhaps together: their births say nothing of their order
+    came = [item.copied_ns or item.end_ns for item in installs]
+    dated = [moment for moment in came if moment is not None]
+    copies = [item for item in installs if item.copied_ns is not None]
     if any(record.time_ns <= checkpoint.saved_ns for record in own):
         return None
-    first = clock.iso_ns(min(came))
+    linked = [item.name for item in installs if item.installer == "conda"]
+    if survey.env.kind == "conda" and linked and not survey.conda:
+        later = [item.name for item in installs if item.name in linked and (item.end_ns or 0) > checkpoint.saved_ns]
+        if later:
+            what = f"{some_of(later)} installed after {checkpoint.name} was saved"
+            return f"{what}: no conda-meta/history names what was there before"
+    if len(dated) < len(came):
+        names = some_of([item.name for item, moment in zip(installs, came, strict=True) if moment is None])
+        return f"{names}: when they were installed is not known, since an image clamped the times of its files"
+    if copies and is_copy(checkpoint):
+        return None  # both were brought here, perhaps together: their births say nothing of their order
+    if not dated or min(dated) <= checkpoint.saved_ns:
+        later = [item.name for item in copies if (item.copied_ns or 0) > checkpoint.saved_ns]
+        if not later:
+            return None
+        return (
+            f"{some_of(later)}: put here after {checkpoint.name} was saved, by a copy that kept its times; what was "
+            "there before is known only where a witness names it"
+        )
+    first = clock.iso_ns(min(dated))
     how = "put here by a copy that kept its times" if len(copies) == len(came) else "installed"
     return (
         f"every package of this environment was {how} after {checkpoint.name} was saved, the first at {first}: what "

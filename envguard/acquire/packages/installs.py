@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from envguard import clock
+from envguard.acquire.machine.zone import EARLIEST_S
+from envguard.acquire.packages.conda import CondaRecords
 from envguard.acquire.packages.record_file import build_identity
 from envguard.acquire.seam.host import Host, Stat
 from envguard.acquire.torch.torch_build import UnreadableVersion, read_version_file
+from envguard.clock import NS
 from envguard.model.evidence import Evidence, Unknown
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ LinkMode = Literal["hardlink", "symlink", "own inode"]
 VERSION_FILES = ("torch", "torchvision", "torchaudio")
 SLACK_NS = 2_000_000_000
 """mtime and btime of a file that was written once are this close; more apart, one of them was set afterwards."""
+CLAMPED = "its files bear one time for all of an image, or none: when it was installed is not known"
 SURVIVED_NS = 300_000_000_000
 """A package folder born so long before its dist-info was not made by this install: it outlived an earlier one."""
 
@@ -91,15 +95,28 @@ class Installs(msgspec.Struct, frozen=True, kw_only=True):
 def read_installs(host: Host, distributions: Distributions) -> Installs:
     """Dates every distribution of an environment."""
     owners = _owners(distributions)
+    conda = CondaRecords(host)
     found: list[Install] = []
     unknown: list[Unknown] = []
     for distribution in distributions.found:
         try:
-            found.append(_install(host, distribution, owners))
+            found.append(_install(host, distribution, owners, conda))
         except OSError as error:
             why = f"{distribution.directory}: {error.strerror or error}"
             unknown.append(Unknown.refused(f"install time of {distribution.name}", why))
-    return Installs(found=tuple(found), unknown=tuple(unknown))
+    return Installs(found=_without_clamped(found), unknown=tuple(unknown))
+
+
+def _without_clamped(installs: Sequence[Install]) -> tuple[Install, ...]:
+    """The installs, without the end of those whose marks bear one whole second for all: the SOURCE_DATE_EPOCH of an
+    image. No installer writes two distributions in one nanosecond. Where births are known, they tell it apart."""
+    shared = Counter(item.end_ns for item in installs if item.copied_ns is None)
+    return tuple(
+        msgspec.structs.replace(item, start_ns=None, end_ns=None, doubt=CLAMPED)
+        if item.copied_ns is None and item.end_ns is not None and item.end_ns % NS == 0 and shared[item.end_ns] > 2
+        else item
+        for item in installs
+    )
 
 
 def with_ends(installs: Iterable[Install], cut_short: Iterable[CutShort]) -> Iterator[Install]:
@@ -132,10 +149,15 @@ def _top_folders(distribution: Distribution) -> tuple[str, ...]:
     return tuple(sorted(names - {own, "..", ".", "", "__pycache__", "bin"}))
 
 
-def _install(host: Host, distribution: Distribution, owners: Counter[str]) -> Install:
+def _install(host: Host, distribution: Distribution, owners: Counter[str], conda: CondaRecords) -> Install:
     directory = distribution.directory
     folder = host.stat(directory)
-    marks = [(name, stat) for name in ("INSTALLER", "RECORD") if (stat := host.find(f"{directory}/{name}"))]
+    linked = conda.of(distribution)
+    if linked is not None:
+        marks = [("conda", linked.path, linked.stat)]
+    else:
+        names = [f"{directory}/{name}" for name in ("INSTALLER", "RECORD")]
+        marks = [("dist-info", path, stat) for path in names if (stat := host.find(path))]
     requested = host.find(f"{directory}/REQUESTED") is not None
     evidence: list[Evidence] = []
     end, doubt, copied = _end(directory, folder, marks, evidence)
@@ -143,7 +165,7 @@ def _install(host: Host, distribution: Distribution, owners: Counter[str]) -> In
     if doubt is not None or start is None or (end is not None and start > end):
         # The births belong to another moment than the marks: the marks alone are left.
         start = end
-    both = (marks[0][1], marks[1][1]) if len(marks) == 2 else None
+    both = (marks[0][2], marks[1][2]) if len(marks) == 2 else None
     payload = _payload(host, distribution)
     if payload is not None:
         evidence.append(_weak_witness(payload))
@@ -173,24 +195,24 @@ def _install(host: Host, distribution: Distribution, owners: Counter[str]) -> In
 
 
 def _end(
-    directory: str, folder: Stat, marks: list[tuple[str, Stat]], evidence: list[Evidence]
+    directory: str, folder: Stat, marks: list[tuple[str, str, Stat]], evidence: list[Evidence]
 ) -> tuple[int | None, str | None, int | None]:
     """The end of the install, what lowers its worth, and when a copied tree was put here."""
     if not marks:
         evidence.append(_fact(directory, "mtime", folder.mtime_ns))
         return folder.mtime_ns, "neither INSTALLER nor RECORD is there: dated by its folder alone", None
-    name, stat = marks[0]
-    path = f"{directory}/{name}"
+    witness, path, stat = marks[0]
+    name = posixpath.basename(path)
     born, written = stat.btime_ns, stat.mtime_ns
-    evidence.append(_fact(path, "mtime", written))
+    evidence.append(_fact(path, "mtime", written, witness))
     if born is None:
-        return written, None, None
+        return (written, None, None) if written >= EARLIEST_S * NS else (None, CLAMPED, None)
     if born > written + SLACK_NS:
-        evidence.append(_fact(path, "btime", born))
+        evidence.append(_fact(path, "btime", born, witness))
         return written, f"the tree was copied here later: {name} was born after it was last written", born
     if written > born + SLACK_NS:
         # Its birth is what it was before somebody touched it; nothing else writes this file twice.
-        evidence.append(_fact(path, "btime", born))
+        evidence.append(_fact(path, "btime", born, witness))
         return born, f"{name} was touched after the install: dated by its birth", None
     if stat.nlink > 1:
         return written, f"{name} is hard-linked from a package cache, whose time it bears", None
@@ -252,8 +274,8 @@ def _full_version(host: Host, distribution: Distribution) -> str | None:
     return distribution.version
 
 
-def _fact(path: str, field: str, nanoseconds: int) -> Evidence:
-    return Evidence(witness="dist-info", path=path, field=field, value=clock.iso_ns(nanoseconds))
+def _fact(path: str, field: str, nanoseconds: int, witness: str = "dist-info") -> Evidence:
+    return Evidence(witness=witness, path=path, field=field, value=clock.iso_ns(nanoseconds))
 
 
 def _weak_witness(payload: Payload) -> Evidence:

@@ -16,6 +16,7 @@ WITNESS = {
     "journal": "envguard's journal",
     "wandb": "W&B",
     "pip-log": "pip's log",
+    "conda": "conda's history",
     "train-log": "the training log",
     "checkpoint": "a checkpoint's metadata",
     "compile-cache": "the compile cache's entries",

@@ -18,11 +18,11 @@ from envguard.timeline.packages.previous import Sighting, same_build
 from envguard.timeline.packages.records import Record
 from envguard.timeline.packages.transactions import Group
 
-DATED = ("stamp", "journal", "wandb", "train-log", "pip-log")
+DATED = ("stamp", "journal", "wandb", "train-log", "pip-log", "conda")
 """Sources whose time says when the version was there."""
 
 
-SAME_MOMENT_NS = {"wandb": clock.NS, "train-log": clock.NS, "pip-log": clock.NS}
+SAME_MOMENT_NS = {"wandb": clock.NS, "train-log": clock.NS, "pip-log": clock.NS, "conda": clock.NS}
 """What the time of a source is worth where it knows seconds; of others it is `RECORD_NS`."""
 RECORD_NS = clock.NS // 1000
 

@@ -26,6 +26,7 @@ RANKS = {
     "journal": 3,
     "wandb": 4,
     "pip-log": 5,
+    "conda": 5,
     "train-log": 6,
     "checkpoint": 7,
     "compile-cache": 8,

@@ -12,6 +12,7 @@ from envguard.acquire.survey import Survey
 from envguard.errors import InputError
 from envguard.fingerprint.lock import parse_lock
 from envguard.model.evidence import Evidence
+from envguard.timeline.packages.conda_history import conda_sightings
 from envguard.timeline.packages.previous import Sighting, by_name
 from envguard.timeline.packages.records import Record
 from envguard.timeline.packages.transactions import Version
@@ -47,6 +48,7 @@ def read_sightings(survey: Survey, records: Sequence[Record]) -> Sightings:
         *_wandb(survey),
         *_written_by(survey),
         *pip_sightings(survey.pip_steps),
+        *conda_sightings(survey.conda, survey.installs),
         *_log_fields(survey),
         *_locks(survey.locks),
         *_cache_tags(survey),
