@@ -292,7 +292,8 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     ref = survey.checkpoints.reference(of_checkpoint) if of_checkpoint is not None else None
     drafts = elsewhere_findings(survey, of_checkpoint, saved)
     drafts += foundation_findings(known.foundation, of_checkpoint, saved, since, ref)
-    drafts += swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref)
+    had = next((item for item in known.own if _is_of(item, survey, of_checkpoint)), None)
+    drafts += swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref, had)
     told = {swap.group.id for swap in known.packages.swaps if counts(swap)}
     # What its own stamp no longer has went before that was taken.
     drafts += removal_findings(known.packages, of_checkpoint, saved, _settled(survey, bounds), told)
@@ -334,6 +335,12 @@ def _within_bounds(drafts: list[Draft], bounds: Bounds) -> list[Draft]:
     if bounds.kinds:
         drafts = [draft for draft in drafts if any(event.kind in bounds.kinds for event in draft.events)]
     return drafts
+
+
+def _is_of(record: Record, survey: Survey, checkpoint: Checkpoint | None) -> bool:
+    """Whether a record is the checkpoint's own stamp."""
+    stamp = stamp_of(survey, checkpoint) if checkpoint is not None else None
+    return stamp is not None and (record.proof.witness, record.proof.path) == ("stamp", stamp.path)
 
 
 def _settled(survey: Survey, bounds: Bounds) -> float | None:

@@ -18,6 +18,7 @@ from envguard import clock
 from envguard.acquire.packages.installs import Install
 from envguard.acquire.runs.train_log import TrainLog
 from envguard.demo.stage import Stage
+from envguard.demo.wheels import build_wheel
 from envguard.model.event import Event, EventKind
 from envguard.model.evidence import Evidence
 from envguard.model.fingerprint import Driver, Fingerprint
@@ -284,3 +285,35 @@ def test_stamps_of_copied_checkpoints_count_at_their_own_times(torch_stage: Stag
     told = [(item["from"], item["to"]) for item in answer["events"] if item["kind"] == "package.replaced"]
     assert (A, B) in told
     assert told.count((B, A)) == 1  # the install that lies there now
+
+
+def test_a_swap_that_was_put_back_says_what_the_checkpoint_was_made_with(torch_stage: Stage) -> None:
+    """It was said to be made with the build in between, which `restore` would then have brought back."""
+    stamp(torch_stage, "step_1")
+    for version in (B, A):
+        torch_stage.install(f"torch=={version}")
+        time.sleep(0.05)
+    code, answer = timeline(torch_stage, "--since-checkpoint", "step_1")
+    (finding,) = answer["findings"]
+    assert (code, finding["title"]) == (1, "torch was replaced and put back after step_1")
+    assert f"step_1 was made with {A}, by its stamp" in finding["says"]
+    assert torch_stage.envguard("diff", "step_1").returncode == 0
+
+
+def test_of_two_swaps_the_way_back_is_to_the_build_of_the_stamp(torch_stage: Stage) -> None:
+    build_wheel(torch_stage.wheels, "plain", "1.0")
+    build_wheel(torch_stage.wheels, "plain", "2.0")
+    build_wheel(torch_stage.wheels, "plain", "3.0")
+    torch_stage.install("plain==1.0")
+    stamp(torch_stage, "step_1")
+    torch_stage.install("plain==2.0")
+    time.sleep(0.6)
+    torch_stage.install("plain==3.0")
+    _, answer = timeline(torch_stage, "--since-checkpoint", "step_1")
+    (finding,) = [item for item in answer["findings"] if item["title"].startswith("plain replaced")]
+    assert "made with the old build" not in finding["says"]
+    assert "step_1 was made with 1.0, by its stamp: plain was replaced more than once since." in finding["says"]
+    (change,) = [item for run in answer["transactions"] for item in run["packages"] if item["name"] == "plain"]
+    archives = {item["version"]: item["restorable"] for item in change["previous"]}
+    assert archives["1.0"] in finding["says"]
+    assert archives["2.0"] not in finding["says"]

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from envguard import clock
 from envguard.acquire.runs.checkpoints import Checkpoint
-from envguard.model.event import Event, PackageChange, Requirement, Transaction
+from envguard.model.event import Event, PackageChange, PreviousBuild, Requirement, Transaction
 from envguard.timeline.events.checkpoints import is_copy
 from envguard.timeline.events.happening import end_of, start_of
 from envguard.timeline.findings.draft import STACK, Draft, diff_against, importance, more
 from envguard.timeline.findings.old_build import WITNESS, build_before
+from envguard.timeline.packages.inferred import is_another
 from envguard.timeline.packages.package_events import Packages, Swap
+from envguard.timeline.packages.previous import Sighting
+from envguard.timeline.packages.records import Record
 from envguard.timeline.packages.restored import Restored
 from envguard.timeline.packages.transactions import Group
 
@@ -55,9 +58,10 @@ def swap_findings(
     saved: Event | None,
     since: float | None,
     ref: str | None = None,
+    had: Record | None = None,
 ) -> list[Draft]:
     """One finding a run that replaced or removed packages; after `since` (s), where it is given. `ref` is what names
-    the checkpoint on a command line."""
+    the checkpoint on a command line, `had` what its own stamp says that it was made with."""
     drafts = []
     for group in packages.groups:
         if since is not None and group.end_ns < since * clock.NS:
@@ -71,13 +75,44 @@ def swap_findings(
         if own is not None:
             drafts.append(_restore_finding(swaps, own, checkpoint, saved))
             continue
+        standing = [swap for swap in swaps if not _undone(swap, had)]
+        if checkpoint is not None and not standing:
+            drafts.append(_undone_finding(swaps, run, checkpoint, saved))
+            continue
+        swaps = standing or swaps
         gone = [
             event for event in packages.events if event.transaction == group.id and event.kind == "package.removed"
         ]
         earlier = _replaced_before(swaps[0], events, checkpoint)
         beneath = Beneath(_python_then(group, events), packages.made_anew_ns)
-        drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved, earlier, ref, beneath))
+        drafts.append(_swap_finding(swaps, gone, run, checkpoint, saved, earlier, ref, beneath, had))
     return drafts
+
+
+def _undone(swap: Swap, had: Record | None) -> bool:
+    """Whether the run put back the very build that the checkpoint was made with."""
+    seen = had.sighting(swap.install.name) if had is not None else None
+    if had is None or seen is None:
+        return False
+    return not is_another(had.named.packages[swap.install.name], seen, swap.install)
+
+
+def _undone_finding(swaps: list[Swap], run: Transaction, checkpoint: Checkpoint, saved: Event | None) -> Draft:
+    """What was put back since the stamp is no difference now; a run in between had the other build."""
+    lead = swaps[0]
+    says = [f"{_told(lead)} in one {_tool(run)}: {checkpoint.name} was made with {lead.change.to}, by its stamp."]
+    others = [swap.change.name for swap in swaps[1:]]
+    if others:
+        says.append(f"Put back with it: {', '.join(others[:6])}{more(others, 6)}.")
+    if lead.change.from_ is not None:
+        says.append(f"What was saved while {lead.change.from_} was there may be made with that.")
+    return Draft(
+        (5, importance(lead.change.name), -float(lead.group.start_ns)),
+        f"{lead.change.name} was replaced and put back after {checkpoint.name}",
+        " ".join(says),
+        (*([saved] if saved is not None else []), *(swap.event for swap in swaps)),
+        ("when the other build came is not told by this run",),
+    )
 
 
 def _restore_finding(swaps: list[Swap], own: Restored, checkpoint: Checkpoint | None, saved: Event | None) -> Draft:
@@ -160,8 +195,11 @@ def _swap_finding(
     earlier: Event | None,
     ref: str | None,
     beneath: Beneath,
+    had: Record | None,
 ) -> Draft:
     lead = swaps[0]
+    then = had.sighting(lead.change.name) if had is not None else None
+    between = then is not None and bool(lead.previous) and not _names_it(lead.previous[0].as_model(), then)
     title = gap(lead, checkpoint) if checkpoint is not None else f"{lead.change.name} replaced"
     parts = [f"{_told(lead)} in one {_tool(run)}"]
     parts[0] += f" that was asked for {_names(run.roots)}." if run.roots else "."
@@ -182,7 +220,12 @@ def _swap_finding(
     parts += _removed_with_it(gone)
     events = [swap.event for swap in swaps]
     if checkpoint is not None and saved is not None:
-        if checkpoint.first_ns <= lead.group.start_ns <= checkpoint.saved_ns:
+        if between and then is not None:
+            parts.append(
+                f"{checkpoint.name} was made with {then.version.full}, by its stamp: {lead.change.name} was replaced "
+                "more than once since."
+            )
+        elif then is None and checkpoint.first_ns <= lead.group.start_ns <= checkpoint.saved_ns:
             parts.append(f"Which of the two builds made {checkpoint.name} is not known.")
         elif checkpoint.incomplete is not None:
             parts.append(f"{checkpoint.name} was saved before that and is not complete: {checkpoint.incomplete}.")
@@ -191,7 +234,10 @@ def _swap_finding(
         events.insert(0, saved)
     # Where it was replaced twice, the build that this run took away need not be the checkpoint's.
     back_to = ref if earlier is None else None
-    parts += build_before(lead.change.previous, back_to, beneath.python, lead.install.editable)
+    previous = lead.change.previous
+    if between and then is not None:
+        previous, back_to = tuple(item for item in previous if _names_it(item, then)), ref
+    parts += build_before(previous, back_to, beneath.python, lead.install.editable)
     caveats = _caveats(lead, checkpoint)
     if checkpoint is not None and earlier is not None:
         told = f"{earlier.from_ or '?'} → {earlier.to or '?'}"
@@ -209,6 +255,13 @@ def _swap_finding(
         (*events, *gone),
         caveats,
     )
+
+
+def _names_it(previous: PreviousBuild, then: Sighting) -> bool:
+    """Whether a candidate for the build before may be the build of a sighting."""
+    if previous.build is not None and then.build is not None:
+        return previous.build == then.build
+    return previous.version in (then.version.full, then.version.declared)
 
 
 def _told(swap: Swap) -> str:

@@ -142,7 +142,7 @@ def read_departures(
         seen_ns = min(record.time_ns, clock.nanoseconds(record.fingerprint.taken_at))
         # With the second that a swap allows a sighting: what it names as the build before is told there.
         later = name in swapped and swapped[name] + clock.NS >= seen_ns
-        if not later and _is_another(then, seen, install):
+        if not later and is_another(then, seen, install):
             if _record_alone(install, seen_ns):
                 continue
             copied = install.copied_ns if (install.copied_ns or 0) > seen_ns else None
@@ -174,7 +174,7 @@ def record_edits(installs: Sequence[Install], records: Sequence[Record], told: S
         if record is None or seen is None or path in told or install.editable:
             continue
         then = record.named.packages[install.name]
-        if _is_another(then, seen, install) and _record_alone(install, record.time_ns):
+        if is_another(then, seen, install) and _record_alone(install, record.time_ns):
             assert install.record_changed_ns is not None
             changed = clock.iso_ns(install.record_changed_ns)
             yield make_event(
@@ -188,7 +188,7 @@ def record_edits(installs: Sequence[Install], records: Sequence[Record], told: S
             )
 
 
-def _is_another(then: Package, seen: Sighting, install: Install) -> bool:
+def is_another(then: Package, seen: Sighting, install: Install) -> bool:
     """By RECORD where both have one: a file that was edited makes no other install."""
     build = then.record or then.build
     if build is not None and install.build is not None:
