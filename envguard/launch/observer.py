@@ -45,9 +45,11 @@ class Observer:
         on_drift: Literal["warn", "stop"],
         warn: Warn,
         beside: Callable[[], None] = lambda: None,
+        ending: Callable[[signal.Signals], None] = lambda number: None,
     ) -> None:
-        """`beside` is called every few seconds."""
+        """`beside` is called every few seconds, `ending` before the run is asked to end."""
         self._beside = beside
+        self._ending = ending
         self._sight = sight
         self._process = process
         self._ledger = ledger
@@ -118,6 +120,7 @@ class Observer:
             )
             why = _listed(drifts)
             self._warn(f"stopping the run (SIGTERM) because of this{f': {why}' if why else ''}")
+            self._ending(signal.SIGTERM)
             self._process.send(signal.SIGTERM)
 
     def _tick(self, now: float) -> None:

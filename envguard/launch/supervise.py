@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -92,7 +92,7 @@ def _folder(plan: Plan) -> Path | None:
 def _accompany(process: Child, plan: Plan, ledger: Ledger, warn: Warn) -> Ended:
     ranks = Ranks(ledger, process.pid, warn)
     memory = PeakMemory(plan.memory_before, lambda peak: ledger.change(peak_memory=peak))
-    observer = _observer(process, plan, ledger, warn, ranks.look)
+    observer = _observer(process, plan, ledger, warn, ranks)
     memory.start()
     try:
         ended = process.wait(ranks)
@@ -107,10 +107,10 @@ def _accompany(process: Child, plan: Plan, ledger: Ledger, warn: Warn) -> Ended:
     return ended
 
 
-def _observer(process: Child, plan: Plan, ledger: Ledger, warn: Warn, beside: Callable[[], None]) -> Observer | None:
+def _observer(process: Child, plan: Plan, ledger: Ledger, warn: Warn, ranks: Ranks) -> Observer | None:
     """The command runs already: whatever keeps it from being watched is said, and ends nothing."""
     try:
-        observer = Observer(plan.sight, process, ledger, plan.on_drift, warn, beside)
+        observer = Observer(plan.sight, process, ledger, plan.on_drift, warn, ranks.look, ranks.before)
         observer.start()
     except Exception as error:
         warn(f"the run is not watched: {type(error).__name__}: {error}")

@@ -101,7 +101,7 @@ def test_what_is_gone_comes_before_what_misses_it(torch_stage: Stage) -> None:
 
 
 def test_of_two_environments_it_is_said_which_they_are(project: Stage) -> None:
-    assert f"of {project.venv}" not in project.envguard("diff", "step_690").stdout
+    assert f"   both of {project.venv}\n" in project.envguard("diff", "step_690").stdout
     other = project.root / "other"
     project.uv("venv", "--quiet", "--python", str(project.python), str(other))
     done = project.envguard("diff", "step_690", "--python", str(other), extra={"COLUMNS": "400"})
