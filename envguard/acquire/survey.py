@@ -77,6 +77,8 @@ class Request:
     own_pids: frozenset[int] = frozenset()
     named: tuple[str, ...] = ()
     """Checkpoints by their paths, wherever they lie."""
+    journaled: bool = True
+    """Stamps that the journal knows of are looked up, too: not where a person said where to look."""
 
     def path(self, name: str) -> str:
         """A configured path, taken from the project root."""
@@ -181,7 +183,7 @@ def _uv_cache(host: Host, request: Request, seen: Survey) -> None:
 
 
 def _checkpoints(host: Host, request: Request, seen: Survey) -> None:
-    stamped = own_records.stamped_paths(host, request.state, seen.unknown)
+    stamped = own_records.stamped_paths(host, request.state, seen.unknown) if request.journaled else ()
     seen.checkpoints = find_checkpoints(host, request.checkpoint_roots, request.named, stamped)
     seen.unknown += seen.checkpoints.unknown
     if not seen.checkpoints.roots:

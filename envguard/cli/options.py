@@ -38,6 +38,8 @@ class Session:
     project: Project
     python: str | None
     checkpoint_roots: tuple[Path, ...]
+    journaled: bool = True
+    """Stamps that the journal knows of are looked up, too: not where `--checkpoints` says where to look."""
 
 
 def say_default(named: str | None, kind: str | None, prefix: str | None, warn: Callable[[str], None]) -> None:
@@ -65,7 +67,7 @@ def open_session(python: str | None, checkpoints: list[str] | None = None, other
     )
     _say_doubts(project)
     _say_pending(project, python or project.config.python or otherwise)
-    return Session(start, project, python or project.config.python or otherwise, roots)
+    return Session(start, project, python or project.config.python or otherwise, roots, journaled=not checkpoints)
 
 
 def _open_project(start: Path, python: str | None, otherwise: str | None) -> Project:

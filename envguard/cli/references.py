@@ -101,6 +101,7 @@ def open_places(session: Session, live: Callable[[], Fingerprint]) -> Places:
         host=LiveHost(),
         start=str(session.start),
         roots=tuple(str(path) for path in session.checkpoint_roots),
+        journaled=session.journaled,
         state=str(session.project.state),
         live=live,
         baseline=str(baseline_file(session.project.state)),

@@ -144,7 +144,8 @@ def _asked(
     opened = open_bundle(str(bundle))
     request = opened.request
     if checkpoints:
-        request = replace(request, checkpoint_roots=tuple(request.path(name) for name in checkpoints))
+        roots = tuple(request.path(name) for name in checkpoints)
+        request = replace(request, checkpoint_roots=roots, journaled=False)
     return opened.host, replace(request, named=_named(opened.host, request, of, far=True)), None
 
 
@@ -178,7 +179,9 @@ def _named(host: Host, request: Request, of: str | None, far: bool = False) -> t
 
     if of is None or ("/" not in of and step_of(of) is not None):
         return ()
-    places = Places(host, request.start, request.checkpoint_roots, request.state or "", no_live)
+    places = Places(
+        host, request.start, request.checkpoint_roots, request.state or "", no_live, journaled=request.journaled
+    )
     path = places.path(of)
     if far and any(path.startswith(f"{item.path}/") for item in places.checkpoints().found):
         return tuple(item.path for item in places.checkpoints().found if path.startswith(f"{item.path}/"))[:1]
@@ -197,6 +200,7 @@ def request_of(session: Session) -> Request:
         root=str(root) if root is not None else None,
         state=str(session.project.state),
         checkpoint_roots=tuple(str(path) for path in session.checkpoint_roots),
+        journaled=session.journaled,
         config=session.project.config,
         own_pids=frozenset({os.getpid(), os.getppid()}),
     )

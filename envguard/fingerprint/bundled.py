@@ -50,7 +50,7 @@ def verify_bundle(opened: OpenBundle, packages: tuple[str, ...]) -> VerifyReport
     request = opened.request
     places = Places(
         host=opened.host, start=request.start, roots=request.checkpoint_roots, state=request.state or "",
-        live=no_live, baseline=None, lock=None,
+        live=no_live, baseline=None, lock=None, journaled=request.journaled,
     )  # fmt: skip
     unseen: list[Unknown] = []
     report = verify_on(

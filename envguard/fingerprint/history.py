@@ -8,6 +8,7 @@ from typing import Literal
 
 from envguard import clock
 from envguard.acquire.runs.checkpoint_names import short_names
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.own_records import Entry, read_journal, read_run_records
 from envguard.acquire.runs.stamps import read_stamp
 from envguard.fingerprint.places import Places
@@ -50,12 +51,17 @@ def _checkpoints(places: Places, notes: list[str], unknown: list[Unknown]) -> It
         if checkpoint.incomplete is not None:
             notes.append(f"{names[checkpoint.path]} is not complete: {checkpoint.incomplete}")
         yield LogEntry(
-            time=clock.iso_ns(checkpoint.saved_ns) if checkpoint.dated else None,
+            time=clock.iso_ns(made) if (made := _made_ns(checkpoint)) is not None else None,
             kind="checkpoint",
             ref=names[checkpoint.path],
             id=identity,
             path=checkpoint.path,
         )
+
+
+def _made_ns(checkpoint: Checkpoint) -> int | None:
+    """When it was saved; else when it was made, which orders the list and no stamp moves."""
+    return checkpoint.saved_ns if checkpoint.dated else checkpoint.btime_ns
 
 
 def _journal(places: Places, notes: list[str], unknown: list[Unknown]) -> list[LogEntry]:

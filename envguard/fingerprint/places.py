@@ -51,6 +51,8 @@ class Places:
     live: Callable[[], Fingerprint]
     baseline: str | None = None
     lock: str | None = None
+    journaled: bool = True
+    """Stamps that the journal knows of are looked up, too: not where a person said where to look."""
     found: Checkpoints | None = None
     """What a look at `roots` found; None: each question is a look of its own."""
 
@@ -61,7 +63,8 @@ class Places:
         if self.found is not None:
             return self.found
         unknown: list[Unknown] = []
-        found = find_checkpoints(self.host, self.roots, stamped=stamped_paths(self.host, self.state, unknown))
+        stamped = stamped_paths(self.host, self.state, unknown) if self.journaled else ()
+        found = find_checkpoints(self.host, self.roots, stamped=stamped)
         return replace(found, unknown=(*found.unknown, *unknown))
 
     def looked(self) -> Places:

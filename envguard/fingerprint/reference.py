@@ -238,6 +238,8 @@ def called(name: str, places: Places) -> tuple[Checkpoint, ...]:
     paths = [f"{folder}/{each}" for folder in (*checkpoints.roots, *runs) for each in names]
     paths += [path for path in checkpoints.others if posixpath.basename(path) in names]
     for path in dict.fromkeys(paths):
+        if path in checkpoints.unseen:
+            continue  # the search has reported it
         try:
             item = checkpoint_at(places.host, path)
         except OSError as error:

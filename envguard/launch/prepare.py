@@ -296,7 +296,9 @@ def _reference(request: Request, places: Places) -> tuple[Reference | None, tupl
     started = request.started
     of_command = resumed(request.command, replace(places, start=started.folder), started.environ)
     if of_command is not None and of_command.checkpoint is not None:
-        return of_checkpoint(of_command.checkpoint, places.host, of_command.label), ()
+        # What the command calls it is a REF only where both start from one folder.
+        label = of_command.label if started.folder == places.start else of_command.checkpoint.path
+        return of_checkpoint(of_command.checkpoint, places.host, label), ()
     if of_command is not None and not request.baseline:
         why = f"which checkpoint the command goes on from is not known: {of_command.why}"
         return Reference(of_command.label, "checkpoint", no_stamp=why), ()

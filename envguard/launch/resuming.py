@@ -17,7 +17,7 @@ from string import Template
 from typing import Literal
 
 from envguard.acquire.runs.checkpoint_at import NotOne, checkpoint_at, latest_in
-from envguard.acquire.runs.checkpoint_names import match_name
+from envguard.acquire.runs.checkpoint_names import match_name, short_name
 from envguard.acquire.runs.checkpoint_parts import WEIGHTS
 from envguard.acquire.runs.checkpoints import Checkpoint, step_of
 from envguard.acquire.runs.stamps import read_stamp
@@ -52,11 +52,13 @@ _OTHER = frozenset({
 _STEP = frozenset({"step", "iter", "iteration"})
 _PLACE = frozenset({"dir", "directory", "folder", "root"})
 _OUTPUTS = frozenset({
-    "outputdir", "outdir", "savedir", "save", "checkpointdir", "ckptdir", "defaultrootdir", "rundir", "workdir",
-    "dumpfolder", "checkpointspath", "savefolder", "out", "output",
+    ("save",), ("out",), ("output",), ("outputdir",), ("outdir",), ("savedir",), ("output", "dir"), ("out", "dir"),
+    ("save", "dir"), ("checkpoint", "dir"), ("checkpoints", "dir"), ("ckpt", "dir"), ("root", "dir"), ("run", "dir"),
+    ("work", "dir"), ("exp", "dir"), ("log", "dir"), ("dump", "folder"), ("save", "folder"), ("checkpoint", "folder"),
+    ("checkpoints", "path"), ("save", "path"), ("output", "path"),
 })  # fmt: skip
 _NOT = frozenset({"", "0", "false", "no", "none", "null", "off", "never", "disable", "disabled", "scratch"})
-_NEWEST = frozenset({"1", "true", "yes", "on", "auto", "latest", "last", "newest", "-1", "resume", "most_recent"})
+_NEWEST = frozenset({"1", "true", "yes", "on", "auto", "latest", "last", "newest", "-1", "most_recent"})
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,11 @@ class _Option:
         if _CHECKPOINT.search(joined):
             return "names"
         return "may" if not tokens or tokens & _MAY else None
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it names the folder in which the run saves."""
+        return self.tokens in _OUTPUTS or (self.tokens[-2:] in _OUTPUTS and len(self.tokens) > 1)
 
     @property
     def about_steps(self) -> bool:
@@ -168,7 +175,7 @@ class _Reading:
         named = [option for option in self.options if option.strength is not None and option.value is not None]
         step = next((option for option in named if self._is_step(option)), None)
         if step is not None and step.value is not None and int(step.value) > 0:
-            return self._of_step(step, int(step.value))
+            return self._of_step(int(step.value))
         missing: Resumed | None = None
         strengths: tuple[Strength, ...] = ("resumes", "names", "may")
         for strength in strengths:
@@ -223,7 +230,7 @@ class _Reading:
         if isinstance(at, Checkpoint):
             return Resumed(value, at)
         if isinstance(at, NotOne) and at.inner:
-            return self._run(value, at) if resumes and not self._is_output(option) else None
+            return self._run(value, at) if resumes else None
         by_name = match_name(self.found, value) if value and not value.isdecimal() else ()
         by_name = by_name or (called(value, self.places) if value and not looks else ())
         if by_name:
@@ -240,30 +247,25 @@ class _Reading:
     def _exists(self, value: str) -> bool:
         return self.places.host.find(self.places.path(value)) is not None
 
-    def _is_output(self, option: _Option) -> bool:
-        return "".join(option.tokens).endswith(tuple(_OUTPUTS)) and option.strength != "resumes"
-
     def _run(self, value: str, run: NotOne) -> Resumed:
         if run.kind == "several":
             return Resumed(value, why=f"{value} holds several runs, or weights of its own beside checkpoints")
         try:
-            return Resumed(value, latest_in(self.places.host, run))
+            return self._called(latest_in(self.places.host, run))
         except OSError as error:
             return Resumed(value, why=f"{value} cannot be read: {reason(error)}")
 
-    def _of_step(self, option: _Option, step: int) -> Resumed:
+    def _of_step(self, step: int) -> Resumed:
         inside = [item for run in self._runs() for item in run.inner if item.step == step]
         found = inside or [item for item in self.found if item.step == step]
-        label = option.value or ""
         if not found:
-            return Resumed(label, why=f"no checkpoint of step {step} is here")
-        return self._one([Resumed(label, item) for item in found])
+            return Resumed(str(step), why=f"no checkpoint of step {step} is here")
+        return self._one([self._called(item) for item in found])
 
     def _runs(self) -> Iterator[NotOne]:
         """The run directories that options name, to load from or to save in."""
         for option in self.options:
-            output = "".join(option.tokens).endswith(tuple(_OUTPUTS))
-            if option.value and (output or option.strength in ("resumes", "names")):
+            if option.value and (option.is_output or option.strength in ("resumes", "names")):
                 try:
                     at = checkpoint_at(self.places.host, self.places.path(option.value))
                 except OSError:
@@ -273,7 +275,6 @@ class _Reading:
 
     def _newest(self, option: _Option | None) -> Resumed | None:
         """The newest checkpoint of the folder that the run saves in; of the newest run where no option names one."""
-        label = option.name if option is not None else "the newest checkpoint"
         for run in self._runs():
             return self._run(posixpath.relpath(run.path, self.places.start), run)
         if option is not None and "".join(option.tokens) == "initfrom":
@@ -281,10 +282,15 @@ class _Reading:
         if self._output() is not None:
             return None  # nothing is there to go on from
         run_of_newest = newest_run(self.places)
-        return Resumed(label, run_of_newest[-1]) if run_of_newest else None
+        return self._called(run_of_newest[-1]) if run_of_newest else None
 
     def _output(self) -> str | None:
-        return next((item.value for item in self.options if "".join(item.tokens) in _OUTPUTS and item.value), None)
+        return next((item.value for item in self.options if item.is_output and item.value), None)
+
+    def _called(self, checkpoint: Checkpoint) -> Resumed:
+        """A checkpoint that no word names by itself, under what does."""
+        known = any(item.path == checkpoint.path for item in self.found)
+        return Resumed(short_name(checkpoint, self.found) if known else checkpoint.path, checkpoint)
 
     def _one(self, found: Sequence[Resumed]) -> Resumed:
         """The one of several that are meant: they may be one checkpoint, or all be of one environment."""

@@ -130,7 +130,7 @@ def test_a_save_is_an_interval(tmp_path: Path) -> None:
     assert (read(path).first_ns, read(path).saved_ns) == (SAVED * clock.NS, (SAVED + 40) * clock.NS)
 
 
-@pytest.mark.parametrize("seconds", [0, 1, 315_532_800, 315_532_800 - 43_200, 499_162_500])
+@pytest.mark.parametrize("seconds", [0, 1, 315_532_800, 315_532_800 - 43_200, 315_532_800 + 50_400, 499_162_500])
 @pytest.mark.parametrize("name", ["step_5", "step_5.pt"])
 def test_times_that_no_save_has_are_unknown_and_a_stamp_knows_better(tmp_path: Path, name: str, seconds: int) -> None:
     path = make(tmp_path, (name,), seconds) / name if "." in name else make(tmp_path / name, HF, seconds)

@@ -11,7 +11,7 @@ from envguard import clock
 from envguard.acquire.runs.stamps import reference
 from envguard.acquire.seam.host import LiveHost
 from envguard.fingerprint.places import Places
-from envguard.fingerprint.reference import no_live
+from envguard.fingerprint.reference import no_live, resolve
 from envguard.launch.resuming import Resumed, resumed
 from envguard.model import plain
 from envguard.model.identity import sealed
@@ -103,6 +103,8 @@ def ask(places: Places, words: str) -> Resumed | None:
         ("--resumeFromCheckpoint checkpoints/step_200", "checkpoints/step_200"),
         ("--load_checkpoint_path runs/final", "runs/final"),
         ("--resume runs/exp", "runs/exp/checkpoint-300"),
+        ("exp_manager.resume_if_exists=true exp_manager.exp_dir=runs/exp", "runs/exp/checkpoint-300"),
+        ("--resume --attention_dropout 0.1", "checkpoints/step_400"),
         ("--resume_from_checkpoint=True --output_dir runs/exp", "runs/exp/checkpoint-300"),
         ("--resume_from_checkpoint True --output_dir=runs/exp", "runs/exp/checkpoint-300"),
         ("--output_dir runs/exp --resume_from_checkpoint runs/exp/checkpoint-100", "runs/exp/checkpoint-100"),
@@ -123,6 +125,17 @@ def test_every_spelling_leads_to_that_checkpoint(places: Places, tmp_path: Path,
     found = ask(places, words)
     assert found is not None
     assert (found.why, found.checkpoint and found.checkpoint.path) == (None, str(tmp_path / path))
+
+
+@pytest.mark.parametrize(
+    "words", ["--resume", "--resume runs/exp", "--load ds", "--resume-step 200", "--resume auto"]
+)
+def test_the_label_is_a_reference_that_leads_to_the_same_checkpoint(places: Places, words: str) -> None:
+    """Hints quote it: `envguard diff LABEL`."""
+    found = ask(places, words)
+    assert found is not None
+    assert found.checkpoint is not None
+    assert resolve(found.label, places).path == found.checkpoint.path
 
 
 def test_words_of_a_script_after_sh_c_are_words_of_the_command(places: Places, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ A link is what it leads to; a file inside a checkpoint, its folder or its stamp 
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +26,11 @@ from envguard.acquire.runs.checkpoints import (
 from envguard.acquire.seam.host import Host
 
 _MOST_LINKS = 40
+# Folders into which trainers split a checkpoint; a folder of any other name may be a checkpoint of its own.
+_PART = re.compile(
+    r"(?:weights|model|model_weights|pretrained_model|default|state|params|optimizer|training_state|items?|unet|vae|"
+    r"transformer|actor|critic|mp_rank_\d.*|pytorch_model_fsdp.*)$"
+)
 _ABOVE = 3
 """How far above a file its checkpoint's folder is looked for: `500/default/d/0a1b`."""
 
@@ -140,7 +146,8 @@ def _folder(host: Host, path: str) -> Checkpoint | NotOne:
     above = _above(host, path, stamped=True) or _above(host, path, stamped=False)
     if above is not None:
         return above
-    return _read(host, path) if _any_weights(names) or holds_weights(host, path) else NotOne("none", path)
+    parts = any(kind == "directory" and _PART.match(each) for each, kind in names)
+    return _read(host, path) if _any_weights(names) or (parts and holds_weights(host, path)) else NotOne("none", path)
 
 
 def _any_weights(names: tuple[tuple[str, str], ...]) -> bool:

@@ -24,8 +24,9 @@ STAMP_SUFFIX = ".envguard.json"
 
 Role = Literal["weights", "state", "consolidated", "side", "temporary", "stamp"]
 
-# Archives, images and object stores write 0, 1 or 1980-01-01 where they know no time. No checkpoint is that old.
-FIRST_TIME_NS = 631_152_000 * 1_000_000_000  # 1990-01-01
+# What archives, images, registries and object stores write where they know no time: 0, 1, 1980-01-01 in any zone (the
+# first day of a zip), 1985-10-26 (npm).
+_NO_TIME_S = ((-(1 << 62), 1), (315_532_800 - 86_400, 315_532_800 + 86_400), (499_162_500, 499_162_500))
 
 WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors", ".bin", ".tar", ".distcp", ".nemo", ".msgpack", ".h5", ".npz")
 """Extensions of files that hold tensors."""
@@ -39,7 +40,7 @@ _RSYNC = re.compile(r"^\..+\.[A-Za-z0-9]{6}$")
 _STATE_NAMES = frozenset({
     ".metadata", ".snapshot_metadata", "metadata.json", "trainer_state.json", "train_state.json", "training_args.bin",
     "checkpoint_metadata.json", "_CHECKPOINT_METADATA", "_METADATA", "_sharding", "manifest.ocdbt", "latest",
-    "common.pt", "meta.json",
+    "meta.json",
 })  # fmt: skip
 _STATE = re.compile(
     r"^(?:optimizer|optim|scheduler|lr_scheduler|rng|rng_state|random_states?|scaler|sampler|dataloader|dl_state|"
@@ -81,6 +82,11 @@ class Judged:
     first_ns: int | None
     last_ns: int | None
     incomplete: str | None
+
+
+def tells_time(mtime_ns: int) -> bool:
+    """Whether an mtime (ns) is one, and not what is written in place of one that is not known."""
+    return not any(first <= mtime_ns // 1_000_000_000 <= last for first, last in _NO_TIME_S)
 
 
 def is_unfinished(name: str) -> bool:
@@ -133,13 +139,13 @@ def judge(name: str, files: Sequence[File]) -> Judged:
     for file in files:
         by_role[found[file.name]].append(file)
     core = by_role["weights"] + by_role["state"] or by_role["consolidated"] or by_role["side"]
-    times = [file.mtime_ns for file in core if file.size is not None and file.mtime_ns >= FIRST_TIME_NS]
+    times = [file.mtime_ns for file in core if file.size is not None and tells_time(file.mtime_ns)]
     return Judged(min(times, default=None), max(times, default=None), _incomplete(name, by_role))
 
 
 def judge_file(name: str, size: int, mtime_ns: int) -> Judged:
     """The same of a checkpoint that is one file."""
-    time = mtime_ns if mtime_ns >= FIRST_TIME_NS else None
+    time = mtime_ns if tells_time(mtime_ns) else None
     why = "its name is that of an unfinished save" if is_unfinished(name) else None
     return Judged(time, time, "it has 0 bytes" if size == 0 else why)
 

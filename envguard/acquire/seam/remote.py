@@ -287,7 +287,7 @@ def remote_request(host: RemoteHost, python: str | None, checkpoints: list[str] 
         own_pids=frozenset({host.pid}),
     )
     own = start if checkpoints else base
-    return replace(request, checkpoint_roots=tuple(_joined(own, name) for name in names))
+    return replace(request, checkpoint_roots=tuple(_joined(own, name) for name in names), journaled=not checkpoints)
 
 
 def _joined(base: str, name: str) -> str:
