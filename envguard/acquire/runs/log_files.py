@@ -13,7 +13,7 @@ from typing import Literal, cast
 from envguard.acquire.seam.host import Host, Stat
 from envguard.model.evidence import Unknown
 
-LogKind = Literal["jsonl", "csv", "text", "tensorboard", "mlflow"]
+LogKind = Literal["jsonl", "csv", "text", "tensorboard", "mlflow", "mlflow-store"]
 NAMES: dict[LogKind, tuple[str, ...]] = {
     "jsonl": (
         "*.jsonl",
@@ -144,7 +144,7 @@ def _search(host: Host, places: Iterable[str], unknown: list[Unknown]) -> dict[s
             elif kind == "file" and (log := kind_of(name)) is not None and _counts(folder):
                 met[path] = log
             elif kind == "file" and name in STORES:
-                unknown.append(Unknown(f"log {path}", "MLflow's store in SQLite is not read"))
+                met[path] = "mlflow-store"
     return met
 
 

@@ -43,6 +43,7 @@ _NUMBER = re.compile(
 )
 _SEPARATORS = re.compile(r"[|,;\[\]{}]|\s-\s|\s{3,}")
 _PLACE = re.compile(r"\[(?P<epoch>\d{1,9})\]\s?\[\s{0,8}(?P<step>\d{1,12})/\d{1,12}\]")
+_EPOCH = re.compile(r"[Ee]poch\D{0,4}(?P<epoch>\d{1,9})")
 MOST_PAIRS = 120
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _EXACT = {name for role in ("step", "epoch") for name in NAMES[role]} - {"it", "update"} | {"update"}
@@ -97,6 +98,9 @@ def _value(text: str) -> Any:
 def _of_bar(bar: re.Match[str]) -> dict[Path, Any]:
     """A progress bar: the step, and the rate under its own unit, seconds a step turned round by the unit."""
     found: dict[Path, Any] = {("step",): int(bar["done"]), ("bar",): f"{bar['about'].strip()[:40]}/{bar['total']}"}
+    epoch = _EPOCH.search(bar["about"])
+    if epoch is not None:
+        found[("epoch",)] = int(epoch["epoch"])
     unit = bar["unit"]
     if bar["rate"] != "?" and bar["rate"].count(".") <= 1 and bar["rate"] != ".":
         each = unit.partition("/")

@@ -420,7 +420,7 @@ def _unknown_fields(columns: Mapping[Path, Sequence[Any]], roles: Roles) -> None
     found = []
     for path, values in columns.items():
         words = set(words_of("/".join(path)))
-        if path in known or words & _NO_RATE or ("rate" in words and "learning" in words):
+        if path in known or words & (_NO_RATE | _ELSEWHERE) or ("rate" in words and "learning" in words):
             continue
         if path in roles.speeds and "tok_s" in roles.fields:
             continue  # the same speed in another unit

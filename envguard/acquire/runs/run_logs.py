@@ -13,7 +13,7 @@ from envguard.acquire.runs.text_log import TextLog, read_text_log
 from envguard.acquire.runs.train_log import TrainLog, read_train_log
 from envguard.acquire.seam.host import Host
 from envguard.config import LogFields
-from envguard.model.evidence import Unknown
+from envguard.model.evidence import Reason, Unknown
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,11 @@ def read_logs(host: Host, files: Iterable[LogFile], fields: LogFields, zone: Zon
     trained: list[TrainLog] = []
     texts: list[TextLog] = []
     unknown: list[Unknown] = []
+    stores: list[str] = []
     for file in files:
+        if file.kind == "mlflow-store":
+            stores.append(file.path)
+            continue
         what = f"log {file.path}"
         host.note_log(file.path, file.kind)
         try:
@@ -41,6 +45,9 @@ def read_logs(host: Host, files: Iterable[LogFile], fields: LogFields, zone: Zon
         if rows is not None and len(rows):
             trained.append(rows)
             unknown += [Unknown(what, doubt) for doubt in rows.doubts]
+    # A trainer that writes there writes beside it as well, in most cases: without that, nothing was looked at.
+    reason: Reason = "aside" if trained else "undecided"
+    unknown += [Unknown(f"log {path}", "MLflow's store in SQLite is not read", reason) for path in stores]
     return RunLogs(tuple(trained), tuple(texts), tuple(unknown))
 
 

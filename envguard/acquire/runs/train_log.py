@@ -412,7 +412,7 @@ class RowReader:
         log.doubts += self.roles.doubts
         if log.unread > len(log):
             log.doubts.append(f"{log.unread:,} of its lines are no row, {len(log):,} are")
-        if "tok_s" not in log.fields:
+        if "tok_s" not in log.fields and self.roles.health:  # without a loss it may be the log of anything
             _derive_pace(log)
         return log
 

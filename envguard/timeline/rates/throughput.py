@@ -164,7 +164,9 @@ def _warm_up(log: TrainLog, rated: array[int]) -> int:
     level = median(log.rate[row] for row in rated[1 : 1 + 10 * WARM_UP_ROWS])
     most = min(WARM_UP_ROWS, len(rated) // 3)
     count = 0
-    while count < most and log.rate[rated[count]] < WARM_UP_FRACTION * level:
+    # A progress bar that goes on at step 5,000 counts these as done in its first second.
+    high = level / WARM_UP_FRACTION if log.unit == "steps/s" else math.inf
+    while count < most and not WARM_UP_FRACTION * level <= log.rate[rated[count]] <= high:
         count += 1
     return count
 
