@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import pytest
 
 from envguard.acquire.runs.checkpoints import find_checkpoints
 from envguard.acquire.runs.hparams import find_hparams, parse_hparams
@@ -60,3 +63,17 @@ def test_it_is_found_beside_the_checkpoints_folder(tmp_path: Path) -> None:
     found = find_hparams(LiveHost(), checkpoint)
     assert found is not None
     assert found.path == str(folder / "hparams.yaml")
+
+
+MANY = 1 << 19
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a: " + "  " * MANY + "b", "a: b" + "  " * MANY, "a: b" + " \t" * MANY + "#", "aa" * MANY,
+     "a: '" + "''" * MANY, 'a: "' + '\\"' * MANY],
+)  # fmt: skip
+def test_a_line_of_a_megabyte(line: str) -> None:
+    began = time.process_time()
+    parse_hparams("hparams.yaml", line.encode())
+    assert time.process_time() - began < 5

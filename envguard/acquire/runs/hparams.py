@@ -16,7 +16,8 @@ from envguard.acquire.seam.host import Host
 
 NAME = "hparams.yaml"
 MAX_BYTES = 4 << 20
-_LINE = re.compile(r"(?P<key>[A-Za-z_][\w./-]*):(?:[ \t]+(?P<value>.*?))?[ \t]*")
+_LINE = re.compile(r"(?P<key>[A-Za-z_][\w./-]*):(?:[ \t]+(?P<value>.*))?")
+_COMMENT = re.compile(r"[ \t]#")
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"\\]|\\.)*\"")
 # What begins a tag, an anchor, an alias, a block or a flow collection is no plain scalar.
 _NOT_PLAIN = tuple("!&*|>{[%@`")
@@ -52,7 +53,7 @@ def parse_hparams(path: str, data: bytes) -> Hparams:
     for line in data.decode("utf-8", "backslashreplace").splitlines():
         if not line.strip() or line[0] in " \t#-" or line.startswith(("---", "...")):
             continue
-        match = _LINE.fullmatch(line)
+        match = _LINE.fullmatch(line.rstrip(" \t"))
         value = _scalar(match["value"]) if match is not None else None
         if match is None or value is None:
             skipped += 1
@@ -70,4 +71,5 @@ def _scalar(text: str | None) -> str | None:
             return None
         inner = text[1:-1]
         return inner.replace("''", "'") if text[0] == "'" else inner.replace('\\"', '"')
-    return re.sub(r"[ \t]+#.*$", "", text)
+    comment = _COMMENT.search(text)
+    return text[: comment.start()].rstrip(" \t") if comment is not None else text

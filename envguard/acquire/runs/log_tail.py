@@ -82,7 +82,7 @@ class LogTail:
         """The running totals of compile-cache hits and misses, from the last row."""
         try:
             last = json.loads(block.rstrip(b"\n").rpartition(b"\n")[2])
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if isinstance(last, dict):
             hits, misses = last.get("cache_hits"), last.get("cache_misses")

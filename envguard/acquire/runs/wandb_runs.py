@@ -120,7 +120,7 @@ def _metadata(host: Host, path: str, unknown: list[Unknown]) -> dict[str, Any]:
         value = msgspec.json.decode(host.read(path, 1 << 20))
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         unknown.append(Unknown.refused(path, error))
         return {}
     return value if isinstance(value, dict) else {}
