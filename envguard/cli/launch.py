@@ -22,6 +22,7 @@ from envguard.cli.options import (
 
 if TYPE_CHECKING:
     from envguard.launch.prepare import Request
+    from envguard.launch.session import Gate
     from envguard.model.action import LaunchReport
     from envguard.report.screen import Screen
 
@@ -120,7 +121,7 @@ def _launch(screen: Screen, request: Request, target: Path | None) -> int:
             console = screen.out if request.dry_run else screen.err
             _answer(screen, report, target)
             if not screen.json:
-                render(console, report, gated, screen.verbose, _asked(request))
+                render(console, report, gated, screen.verbose, _asked(request), _way_back(request, gated))
             return gated.verdict.code
         for note in gated.notes:
             screen.warn(note)
@@ -134,6 +135,35 @@ def _launch(screen: Screen, request: Request, target: Path | None) -> int:
         screen.say(line)
     _answer(screen, report, target)
     return code
+
+
+def _way_back(request: Request, gated: Gate) -> str | None:
+    """The options of the restore that would change something of what differs; None where none would."""
+    import shlex
+
+    from envguard.acquire.packages.environment import find_prefix, locate
+    from envguard.acquire.seam.host import LiveHost
+    from envguard.errors import Error
+    from envguard.report.launch import is_restorable
+    from envguard.restore import service
+    from envguard.restore.target import find_reference, target_of
+    from envguard.restore.way_back import way_back
+
+    if gated.reference is None or gated.verdict.decision == "go" or not is_restorable(gated.verdict):
+        return ""
+    host, prefix = LiveHost(), gated.live.python.environment
+    named = "" if find_prefix(host, None, str(request.start)) == prefix else f" --python {shlex.quote(prefix)}"
+    try:
+        found = find_reference(gated.reference, request.places(lambda: gated.live))
+        target = target_of(found, lambda: gated.live)
+        env = locate(host, prefix, str(request.start))
+    except (Error, OSError):
+        return named  # the restore says why
+    if target is None:
+        return named  # only the witnesses know; it costs more than a hint may
+    asked = service.Request(host, env, request.project, target, gated.live)
+    way = way_back(asked, {drift.subject for drift in gated.verdict.drifts if drift.facet == "packages"})
+    return {"plain": named, "exact": f" --exact{named}", "none": None}[way]
 
 
 def _asked(request: Request) -> str:

@@ -127,7 +127,7 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
         outcome = service.carry_out(request, plan, bar) if plan.steps else there
         brought = service.bring_caches_back(request, bar) if wish.caches and outcome.failure is None else ()
     service.forget_fetched(session.project.state)
-    outcome.notes += [cache.says for cache in brought]
+    service.note_caches(outcome, brought)
     report = service.report_of(request, plan, outcome)
     if outcome.failure is None:
         # Before anything is printed: `restore … | head -1` ends here, and what was done has to be known all the same.
@@ -155,7 +155,7 @@ def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
         proved = service.prove(request, plan, bar)
     service.forget_fetched(request.state)
     if wish.caches and not plan.missing:
-        proved.notes += [cache.says for cache in service.bring_caches_back(request, dry_run=True)]
+        service.note_caches(proved, service.bring_caches_back(request, dry_run=True))
     report = service.report_of(request, plan, proved)
     screen.answer(report, render(report, wish.dry_run))
     if not report.missing and report.unknown:

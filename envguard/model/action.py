@@ -35,6 +35,15 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where}: {self.why}" if where else self.why
 
 
+class CacheItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A compile cache that a restore fills; `files` and `bytes` are 0 before it is done."""
+
+    path: str
+    source: str
+    files: int
+    bytes: int
+
+
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `restore`."""
 
@@ -51,6 +60,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[Unknown, ...] = ()
     """Why it cannot be told whether a package is as wanted; nothing is changed then."""
     notes: tuple[str, ...]
+    caches: tuple[CacheItem, ...] = ()
+    """The compile caches that are, or would be, filled from a copy."""
     applied: bool
     verified: bool
     rolled_back: bool

@@ -32,8 +32,11 @@ _EFFECT = {
 }
 
 
-def render(console: Console, report: LaunchReport, gated: Gate, verbose: int, asked: str = "") -> None:
-    """The decision, why, and what helps; `asked` are words of this command line that the next one needs again."""
+def render(
+    console: Console, report: LaunchReport, gated: Gate, verbose: int, asked: str = "", back: str | None = ""
+) -> None:
+    """The decision, why, and what helps; `asked` are words of this command line that the next one needs again, `back`
+    options of the restore that helps, None where none does."""
     verdict = gated.verdict
     head = {
         "go": "go: a first start, with nothing to be held against"
@@ -57,7 +60,7 @@ def render(console: Console, report: LaunchReport, gated: Gate, verbose: int, as
     for note in report.notes:
         paragraph(console, note, head="  note    ", indent=10, style="dim")
     if report.decision != "go":
-        for advice in advise(verdict, gated.reference, gated.given, asked):
+        for advice in advise(verdict, gated.reference, gated.given, asked, back):
             console.print(f"  {advice}", soft_wrap=True)
 
 
@@ -99,18 +102,21 @@ def _value(value: str | None) -> str:
     return told if len(told) <= 48 else f"{told[:20]}…"
 
 
-def advise(verdict: Verdict, reference: str | None, given: Sequence[Waiver] = (), asked: str = "") -> tuple[str, ...]:
+def advise(
+    verdict: Verdict, reference: str | None, given: Sequence[Waiver] = (), asked: str = "", back: str | None = ""
+) -> tuple[str, ...]:
     """The exact commands that help, most useful first.
 
     `reference` is the REF as a command line takes it, None where there is none; `given` the waivers of this command
-    line and `asked` its words (`--against REF`), which the next one needs again.
+    line and `asked` its words (`--against REF`), which the next one needs again. `back` are options of the restore
+    that helps, None where none does.
     """
     out: list[str] = []
-    restorable = [drift for drift in verdict.drifts if drift.facet in _RESTORABLE and drift.kind not in _BESIDE]
+    restorable = back is not None and is_restorable(verdict)
     other = _other_python(verdict)
     if (restorable or other is not None) and reference is not None:
         first = f"uv venv --clear --python {other} && " if other is not None else ""
-        out.append(f"bring it back:    {first}envguard restore {shlex.quote(reference)}")
+        out.append(f"bring it back:    {first}envguard restore {shlex.quote(reference)}{back or ''}")
     if verdict.code == 75:
         out.append("try again when it has passed (exit code 75)")
     elif waivers := _waivers(verdict, given):
@@ -118,6 +124,11 @@ def advise(verdict: Verdict, reference: str | None, given: Sequence[Waiver] = ()
         words = " ".join(filter(None, (asked, waivers)))
         out.append(f"{lead} envguard launch {words} --because '…' -- …")
     return tuple(out)
+
+
+def is_restorable(verdict: Verdict) -> bool:
+    """Whether something differs that a restore is for."""
+    return any(drift.facet in _RESTORABLE and drift.kind not in _BESIDE for drift in verdict.drifts)
 
 
 def _other_python(verdict: Verdict) -> str | None:

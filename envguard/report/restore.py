@@ -115,6 +115,11 @@ def _verdict(report: RestoreReport, dry_run: bool) -> str:
         return "NOT DETERMINED: what is installed could not all be held against the reference; nothing was changed"
     if report.unmet and not report.plan:
         return f"nothing can be done: {some_of(report.unmet)}: no wheel brings an editable install back"
+    if not report.plan and report.caches:
+        caches = counted(len(report.caches), "compile cache")
+        filled = f"{caches} would be filled" if dry_run else f"{caches} filled"
+        packages = "every package is already of its build" if report.verified else "no package is changed"
+        return f"{filled}: {some_of([cache.path for cache in report.caches])}; {packages}"
     if not report.plan:
         return (
             "nothing to do: every package that was asked for is already of that build, file by file"

@@ -12,7 +12,7 @@ from envguard.acquire.packages.distributions import read_distributions
 from envguard.acquire.packages.environment import Environment, locate
 from envguard.acquire.seam.host import Host, LiveHost
 from envguard.errors import RestoreError, RollbackError
-from envguard.model.action import Obstacle
+from envguard.model.action import CacheItem, Obstacle
 from envguard.restore import check, foreseen, listing, looking, point, transaction, uv
 from envguard.restore.archive import RecordUnusable
 from envguard.restore.candidate import Candidate
@@ -48,6 +48,8 @@ class Outcome:
     failure: str | None = None
     hint: str | None = None
     transaction: Path | None = None
+    caches: tuple[CacheItem, ...] = ()
+    """Compile caches that were, or would be, filled."""
     plan: Plan | None = None
     """The plan that was attempted last, where sources had to be sought again."""
 

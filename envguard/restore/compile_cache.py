@@ -24,6 +24,7 @@ from envguard.acquire.torch.compile_cache import Build, read_cache
 from envguard.fingerprint.units import size as in_units
 from envguard.model import plain
 from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Gpu
 from envguard.project import Project
 from envguard.restore.cache_targets import Named, Target, in_use, targets, warm_caches
 from envguard.restore.copying import copy_file
@@ -32,11 +33,16 @@ from envguard.restore.vault import CacheManifest, Item, Vault
 from envguard.state.files import write_atomically
 
 MOST_REASONS = 3
-COLD = (
-    "the first start compiles cold: on one H200 with torch 2.11 a drafter of five layers compiled for 30.9 s cold, "
-    "for 5.1 s warm and for 4.6 s from a copied cache; larger models take minutes. Let one process compile first, "
-    "and the others then find its entries"
+COLD = "the first start compiles cold. Let one process compile first, and the others then find its entries"
+COLD_ON_GPU = (
+    f"{COLD}. On one H200 with torch 2.11 a drafter of five layers compiled for 30.9 s cold, for 5.1 s warm and for "
+    "4.6 s from a copied cache; larger models take minutes"
 )
+
+
+def cold(gpus: tuple[Gpu, ...] | None) -> str:
+    """What a start without a warm cache means here: a GPU's compile times are none of a machine without one."""
+    return COLD_ON_GPU if gpus else COLD
 
 
 @dataclass(frozen=True)
@@ -93,15 +99,15 @@ def bring_back(
             where, why = error.filename or target.place.path, error.strerror or error
             says = f"the {target.place.kind} cache {target.place.path} could not be filled: {where}: {why}"
             out.append((Brought(target.place.path, says, cold=True), target))
-    return [*(Brought("", note) for note in found.notes), *_with_the_cold_start(out)]
+    return [*(Brought("", note) for note in found.notes), *_with_the_cold_start(out, cold(reference.gpus))]
 
 
-def _with_the_cold_start(brought: list[tuple[Brought, Target]]) -> list[Brought]:
+def _with_the_cold_start(brought: list[tuple[Brought, Target]], says: str) -> list[Brought]:
     """Says once what a cold start costs, where the run would have one: those that the reference names decide, where
     it names any."""
     counted = [each for each, target in brought if target.named is not None] or [each for each, _ in brought]
     last = next((each for each in reversed(counted) if each.cold), None)
-    return [replace(each, says=f"{each.says}. So {COLD}") if each is last else each for each, _ in brought]
+    return [replace(each, says=f"{each.says}. So {says}") if each is last else each for each, _ in brought]
 
 
 def _bring(host: Host, project: Project, target: Target, build: Build, progress: Progress, dry_run: bool) -> Brought:

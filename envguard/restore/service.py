@@ -25,7 +25,7 @@ from envguard.acquire.torch.torch_build import find_torch, read_torch
 from envguard.acquire.torch.torch_key import cache_tag, read_torch_key
 from envguard.errors import NotDetermined, RestoreError, UsageError
 from envguard.fingerprint.units import counted
-from envguard.model.action import Obstacle, RestoreReport
+from envguard.model.action import CacheItem, Obstacle, RestoreReport
 from envguard.model.fingerprint import Fingerprint
 from envguard.project import Project
 from envguard.restore import apply, foreseen, looking, staging, uv
@@ -33,7 +33,7 @@ from envguard.restore.apply import Outcome
 from envguard.restore.byhand import said_for_hand
 from envguard.restore.cache_targets import Named
 from envguard.restore.candidate import Candidate
-from envguard.restore.compile_cache import COLD, Brought, bring_back, nothing_to_judge
+from envguard.restore.compile_cache import Brought, bring_back, cold, nothing_to_judge
 from envguard.restore.fetching import FetchFailed, fetch, index_urls
 from envguard.restore.finding import find_candidates
 from envguard.restore.installed import said_of_leftovers
@@ -239,6 +239,7 @@ def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> R
         refused=tuple(outcome.refused),
         unknown=plan.unknown,
         notes=tuple(dict.fromkeys(notes)),
+        caches=outcome.caches,
         applied=outcome.applied,
         verified=outcome.verified and not plan.unmet,
         unmet=plan.unmet,
@@ -296,6 +297,16 @@ def _download_instead(request: Request, plan: Plan, outcome: Outcome, progress: 
     return _fetch(request, [each for each in wanted if each.name in names], progress)
 
 
+def note_caches(outcome: Outcome, brought: tuple[Brought, ...]) -> None:
+    """Puts what became of the compile caches into the outcome."""
+    outcome.notes += [cache.says for cache in brought]
+    outcome.caches = tuple(
+        CacheItem(path=cache.path, source=cache.source, files=cache.files, bytes=cache.bytes)
+        for cache in brought
+        if cache.source is not None
+    )
+
+
 def bring_caches_back(
     request: Request, progress: Progress | None = None, dry_run: bool = False
 ) -> tuple[Brought, ...]:
@@ -318,7 +329,11 @@ def bring_caches_back(
         return tuple(bring_back(request.host, request.project, build, reference, progress or Silent(), dry_run))
     except OSError as error:
         where = error.filename or "the compile cache"
-        return (Brought(str(where), f"{where} could not be filled: {error.strerror or error}. So {COLD}"),)
+        return (
+            Brought(
+                str(where), f"{where} could not be filled: {error.strerror or error}. So {cold(request.live.gpus)}"
+            ),
+        )
 
 
 def _has_torch(request: Request) -> bool:

@@ -25,17 +25,25 @@ Witnesses = Callable[[Reference], Target]
 def find_target(text: str, places: Places, live: Callable[[], Fingerprint], witnesses: Witnesses) -> Target:
     """What `text` means as a goal. Raises `UsageError`, `InputError` and `RestoreError`."""
     found = find_reference(text, places)
+    target = target_of(found, live)
+    if target is not None:
+        return target
+    if found.kind == "checkpoint":
+        return witnesses(found)
+    raise RestoreError(f"{found.label} names no packages that could be brought back")
+
+
+def target_of(found: Reference, live: Callable[[], Fingerprint]) -> Target | None:
+    """What a reference means as a goal by itself; None where only witnesses know. Raises `InputError`."""
     if found.lock is not None:
         return from_lock(found.label, found.lock, live())
     if found.fingerprint is not None:
         dated = found.checkpoint is not None and found.checkpoint.dated
         saved = clock.iso_ns(found.checkpoint.saved_ns) if found.checkpoint is not None and dated else None
         return from_fingerprint(found.label, found.fingerprint, saved)
-    if found.kind == "checkpoint":
-        return witnesses(found)
     if found.kind == "bundle" and found.path is not None:
         return from_fingerprint(found.label, fingerprint_of_bundle(found.path))
-    raise RestoreError(f"{found.label} names no packages that could be brought back")
+    return None
 
 
 def find_reference(text: str, places: Places) -> Reference:
