@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from envguard.acquire.seam.host import LiveHost
@@ -16,6 +18,7 @@ from envguard.acquire.torch.compile_cache import Build, read_cache
 from envguard.acquire.torch.compile_times import read_cache_times
 from envguard.config import Config
 from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import Gpu
 from envguard.restore import service, undoing
 from envguard.restore.compile_cache import misfit
 from envguard.restore.keeping import keep_cache
@@ -122,11 +125,31 @@ def test_what_lies_in_the_cache_is_neither_removed_nor_written_over(
     assert len(now) > len(foreign)
 
 
-def test_without_a_copy_the_cold_start_is_said(swapped: Swapped, place: Place) -> None:
+GPU = Gpu(
+    index=0,
+    name="NVIDIA H200",
+    uuid_digest=None,
+    memory_bytes=None,
+    compute_capability=None,
+    mig=None,
+    ecc=None,
+    power_limit_w=None,
+    p2p={},
+    context_bytes=None,
+    refused={},
+)
+
+
+@pytest.mark.parametrize(("gpus", "timed"), [((GPU,), True), ((), False), (None, False)])
+def test_without_a_copy_the_cold_start_is_said(
+    swapped: Swapped, place: Place, gpus: tuple[Gpu, ...] | None, timed: bool
+) -> None:
     swapped.restore()
-    told = says(swapped)
-    assert "compiles cold" in told
-    assert "30.9 s cold, for 5.1 s warm and for 4.6 s from a copied cache" in told
+    request = swapped.request()
+    request = dataclasses.replace(request, live=msgspec.structs.replace(request.live, gpus=gpus))
+    (brought,) = service.bring_caches_back(request)
+    assert "compiles cold" in brought.says
+    assert ("30.9 s cold, for 5.1 s warm and for 4.6 s from a copied cache" in brought.says) is timed
     assert not Path(place.path).exists()
 
 
