@@ -10,7 +10,7 @@ from envguard.fingerprint.rules import Change, is_torch_stack
 from envguard.fingerprint.units import some_of
 from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Code, Fingerprint, Package, Shadowed, Torch
+from envguard.model.fingerprint import Code, Fingerprint, Hook, HookKind, Package, Shadowed, Torch
 
 TRITONS = (
     "triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "pytorch-triton-cpu", "triton-rocm",
@@ -59,15 +59,19 @@ def package_changes(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown
     for name in sorted((before.keys() | after.keys()) - renamed.keys() - set(renamed.values())):
         old, new = before.get(name), after.get(name)
         if old is None and new is not None:
-            yield Change(
-                facet_of(name), name, "overlay" if is_laid_over(b, new) else "added", None, full_version(b, new)
-            )
+            facet = facet_of(name)
+            # torch, triton and CUDA's wheels have rules of their own for what came later.
+            hooks = _hooks(new.hooks or ()) if facet == "packages" else ""
+            kind = "overlay" if is_laid_over(b, new) else "hooks" if hooks else "added"
+            yield Change(facet, name, kind, None, full_version(b, new), hooks)
         elif new is None and old is not None:
             left = _code_of(b, old)
             kind = "overlay" if is_laid_over(a, old) else "metadata-gone" if left else "removed"
             yield Change(facet_of(name), name, kind, full_version(a, old), None, left or "")
         elif old is not None and new is not None:
             yield from _between(a, b, old, new)
+            if old.hooks is not None and (fresh := [each for each in new.hooks or () if each not in old.hooks]):
+                yield Change("packages", name, "hooked", full_version(a, old), full_version(b, new), _hooks(fresh))
     yield from _by_version_only(before, after)
     if "torch" not in before and "torch" not in after:
         yield from _torch_without_metadata(a.torch, b.torch)
@@ -81,6 +85,19 @@ def _code_of(b: Fingerprint, old: Package) -> str | None:
     names = old.modules or (old.name.replace("-", "_"),)
     found = [problem.path for problem in b.problems if problem.kind == "unowned" and problem.subject in names]
     return next((path for path in found if path is not None), None)
+
+
+_HOOKS: dict[HookKind, str] = {
+    "pth-code": "code in {} runs at every start of this Python",
+    "pth-path": "{} is added to the path at every start",
+    "customizer": "{} is imported at every start",
+    "entry-point": "the entry point {} is loaded without being named",
+    "inside": "files lie in the folder {}",
+}
+
+
+def _hooks(hooks: Sequence[Hook]) -> str:
+    return some_of([_HOOKS[each.kind].format(each.what) for each in hooks], 4)
 
 
 def is_laid_over(fingerprint: Fingerprint, package: Package) -> bool:

@@ -207,6 +207,8 @@ RULES: tuple[Rule, ...] = (
     Rule("packages", "repointed", "*", "info", "none", "{detail}; the code is the same"),
     Rule("packages", "origin", "*", "warn", "none", "installed from another place: {detail}"),
     Rule("packages", "removed", "*", "warn", "breaks", "{subject} is gone: whatever imports it fails"),
+    Rule("packages", "hooks", "*", "warn", "numerics", "{subject} came later and takes part by itself: {detail}"),
+    Rule("packages", "hooked", "*", "warn", "numerics", "{subject} takes part by itself, as it did not: {detail}"),
     Rule("packages", "added", "*", "info", "none",
          "came later; it shadows nothing and breaks nothing that was there"),
     Rule("packages", "overlay", "*", "info", "none",

@@ -13,6 +13,7 @@ from envguard.acquire.memo import Memo
 from envguard.acquire.packages.contents import AllContents, Policy, read_contents
 from envguard.acquire.packages.distributions import Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment, locate
+from envguard.acquire.packages.hooks import read_hooks
 from envguard.acquire.packages.import_winners import judge_winners
 from envguard.acquire.packages.shadowing import judge_start
 from envguard.acquire.packages.sources import read_sources
@@ -21,7 +22,7 @@ from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.section import Notes
 from envguard.config import Config
 from envguard.fingerprint.packages import closely, cuda_of, packages_of, with_sources
-from envguard.fingerprint.startup import judge_customizers, judge_pth
+from envguard.fingerprint.startup import judge_customizers, judge_pth, startup_owners
 from envguard.fingerprint.surroundings import STAMP_BUDGET, Wish, read_surroundings
 from envguard.model import plain
 from envguard.model.fingerprint import Fingerprint, Package, Torch
@@ -128,8 +129,11 @@ def assemble(
     packages, beaten = packages_of(distributions, contents.of, notes, sources)
     if not request.in_process:
         packages = _with_modules(host, env, distributions, contents, packages, digests.memo, notes)
-    judge_pth(env.pth, distributions, contents.of, notes, digests.memo)
-    judge_customizers(host, env, distributions, contents.of, notes, digests.memo)
+    owners = startup_owners(host, env, distributions, contents.of, notes, digests.memo)
+    hooks = read_hooks(host, env, distributions, contents.of, owners, digests.memo, notes)
+    packages = tuple(msgspec.structs.replace(each, hooks=hooks.get(each.name, ())) for each in packages)
+    judge_pth(env.pth, owners, notes)
+    judge_customizers(host, env, owners, notes)
     if not request.in_process:  # a listing of every folder of torch is more than a stamp may cost
         closely_read = (each for each in distributions.found if contents.of[each.directory].depth != "stat")
         judge_winners(host, closely_read, distributions.found, env.abi, digests, notes)

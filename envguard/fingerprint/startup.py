@@ -26,18 +26,25 @@ _SHOWN = 80
 _MOST_READ = 4096
 
 
-def judge_pth(
-    lines: Iterable[PthLine],
+def startup_owners(
+    host: Host,
+    env: Environment,
     distributions: Distributions,
     contents: Mapping[str, Contents],
     notes: Notes,
     memo: Memo,
-) -> None:
+) -> dict[str, str]:
+    """File that has a say in every start → the directory of the distribution whose RECORD lists it; of no package,
+    it is not there."""
+    files = {line.file for line in env.pth if is_strange(line)}
+    files |= {item.path for item in read_customizers(host, env, notes)}
+    return _listed(files, distributions, contents, memo)
+
+
+def judge_pth(lines: Iterable[PthLine], owners: Mapping[str, str], notes: Notes) -> None:
     """Start-up code and paths out of the environment that no package answers for."""
-    strange = [line for line in lines if is_strange(line)]
-    owned = _listed({line.file for line in strange}, distributions, contents, memo)
-    for line in strange:
-        if line.file in owned:
+    for line in lines:
+        if not is_strange(line) or line.file in owners:
             continue
         name = posixpath.basename(line.file)
         if line.kind == "code":
@@ -49,17 +56,10 @@ def judge_pth(
             notes.problem(PTH_LEAVES, name, says, line.file)
 
 
-def judge_customizers(
-    host: Host,
-    env: Environment,
-    distributions: Distributions,
-    contents: Mapping[str, Contents],
-    notes: Notes,
-    memo: Memo,
-) -> None:
+def judge_customizers(host: Host, env: Environment, owners: Mapping[str, str], notes: Notes) -> None:
     """`sitecustomize` and its like, which every start imports, where no package answers for them."""
-    found = {item.path: item for item in read_customizers(host, env, notes)}
-    for path in sorted(found.keys() - _listed(set(found), distributions, contents, memo)):
+    found = {item.path: item for item in read_customizers(host, env, Notes())}
+    for path in sorted(found.keys() - owners.keys()):
         try:
             digest = host.digest(path)
         except OSError as error:
@@ -81,17 +81,18 @@ def _shown(code: str) -> str:
 
 def _listed(
     files: set[str], distributions: Distributions, contents: Mapping[str, Contents], memo: Memo
-) -> frozenset[str]:
-    """Those of `files` that a RECORD lists."""
-    owned = set()
+) -> dict[str, str]:
+    """Those of `files` that a RECORD lists, each with the directory of that distribution."""
+    owned: dict[str, str] = {}
     for file in sorted(files):
         folder, name = posixpath.split(file.removesuffix("/__init__.py"))
         here = [dist for dist in distributions.found if dist.location == folder and not dist.is_egg]
         ask = partial(_owner, file[len(folder) + 1 :], name, here)
         mark = _mark_of_records(here, contents)
-        if ask() if mark is None else remembered(memo, f"owner of {file}", mark, ask):
-            owned.add(file)
-    return frozenset(owned)
+        owner = ask() if mark is None else remembered(memo, f"owner of {file}", mark, ask)
+        if owner:
+            owned[file] = owner
+    return owned
 
 
 def _mark_of_records(dists: Iterable[Distribution], contents: Mapping[str, Contents]) -> str | None:

@@ -34,6 +34,19 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
         return self.extends or self.prefix
 
 
+HookKind = Literal["pth-code", "pth-path", "customizer", "entry-point", "inside"]
+
+
+class Hook(msgspec.Struct, frozen=True, order=True):
+    """Something of a package that runs without being asked for, or takes part in another package.
+
+    `what` names it: the .pth and the path that it adds, `sitecustomize`, `torch.backends: npu`, `torch of torch`.
+    """
+
+    kind: HookKind
+    what: str
+
+
 class Package(msgspec.Struct, frozen=True, kw_only=True):
     """One distribution as it lies on the environment's path.
 
@@ -72,6 +85,8 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     """Those of `departs` that are not there."""
     overwritten: tuple[tuple[str, str], ...] = ()
     """(path, package): those of `departs` over which another package installed its own file."""
+    hooks: tuple[Hook, ...] | None = None
+    """None where nobody looked, as in fingerprints from before there were any."""
 
     @property
     def identity(self) -> str | None:
