@@ -60,6 +60,30 @@ class Locked:
             return True
 
 
+Installed = Mapping[str, Sequence[str]]
+"""Package → its version as METADATA has it and, where that is more, with the local part of its files."""
+
+
+@dataclass(frozen=True)
+class Several:
+    """A package of which a lock has several entries, none of which is known to be meant."""
+
+    name: str
+    versions: tuple[str, ...]
+
+    @property
+    def why(self) -> str:
+        return f"the lock has {' and '.join(self.versions)}, by extra or group: which was synced is not known"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What of a lock belongs to one environment, each name once; and what could not be decided."""
+
+    packages: tuple[Locked, ...]
+    several: tuple[Several, ...] = ()
+
+
 @dataclass(frozen=True)
 class Lock:
     """What a lock file names; `notes` tell what in it could not be used."""
@@ -72,14 +96,28 @@ class Lock:
     """uv.lock: package index → (index of what it depends on, marker of that edge)."""
     roots: tuple[int, ...] = ()
 
-    def select(self, environment: Mapping[str, str]) -> tuple[Locked, ...]:
-        """The packages for one interpreter and platform, each name once; the workspace itself is not among them."""
+    def select(self, environment: Mapping[str, str], installed: Installed) -> Selection:
+        """The packages for one interpreter and platform, without the workspace itself.
+
+        `installed` are the versions that the environment has, by name. Which extras and groups were synced stands in
+        no file: what they alone bring in belongs to the lock where it is installed. Of several entries of one package
+        (conflicting extras, groups, sources) the one that is installed was synced; where none is, that is not known.
+        """
         chosen = self._reached(environment) if self.kind == "uv.lock" else enumerate(self.packages)
-        found: dict[str, Locked] = {}
+        by_name: dict[str, list[Locked]] = {}
         for index, item in chosen:
             if index not in self.roots and item.applies(environment):
-                found.setdefault(item.name, item)
-        return tuple(found.values())
+                by_name.setdefault(item.name, []).append(item)
+        found: list[Locked] = []
+        several: list[Several] = []
+        for name, items in by_name.items():
+            required = [item for item in items if item.required]
+            if required or name in installed:
+                fitting = _fitting(required or items, installed.get(name, ()))
+                found += [fitting] if fitting is not None else []
+                if fitting is None:
+                    several.append(Several(name, tuple(sorted({item.version or "?" for item in required or items}))))
+        return Selection(tuple(found), tuple(several))
 
     def _reached(self, environment: Mapping[str, str]) -> Iterator[tuple[int, Locked]]:
         """uv.lock holds every platform and every extra: what is required is what the roots lead to here."""
@@ -95,6 +133,24 @@ class Lock:
                 yield index, item
             else:
                 yield index, replace(item, required=False)
+
+
+def _fitting(items: Sequence[Locked], installed: Sequence[str]) -> Locked | None:
+    """The entry that is meant: the only one, else the installed one; None where that decides nothing."""
+    versions = {item.version for item in items}
+    if len(versions) > 1:
+        exact = [item for item in items if item.version in installed]
+        public = [item for item in items if item.version in {each.partition("+")[0] for each in installed}]
+        items = exact or public
+    if len({item.version for item in items}) != 1:
+        return None
+    # One version of two sources: whichever it was, the hashes of both are those of the lock.
+    return replace(
+        items[0],
+        sha256=tuple(dict.fromkeys(digest for item in items for digest in item.sha256)),
+        urls=tuple(dict.fromkeys(url for item in items for url in item.urls)),
+        files=tuple(dict.fromkeys(file for item in items for file in item.files)),
+    )
 
 
 def lock_kind(name: str) -> LockKind | None:

@@ -61,13 +61,28 @@ class Recalled:
 def of_lock(lock: Lock, other: Fingerprint, builds: Builds) -> Partial:
     """What a lock asks for on the interpreter and platform of `other`."""
     there = picked(other)
-    entries = [item for item in lock.select(marker_environment(other)) if item.required or item.name in there]
-    known = [_known(item, builds, exact=lock.kind != "requirements") for item in entries]
+    selected = lock.select(marker_environment(other), installed_versions(other))
+    known = [_known(item, builds, exact=lock.kind != "requirements") for item in selected.packages]
     taken, changes, unknown = _lay_over(other, known, keep_rest=False)
+    undecided = {item.name for item in selected.several}
+    unknown += [Unknown(f"packages: {item.name}", item.why) for item in selected.several]
+    # Of these the other side is taken as it is, so that they are neither added nor removed.
+    kept = [there[name] for name in sorted(undecided) if name in there]
+    taken = msgspec.structs.replace(
+        taken, packages=tuple(sorted((*taken.packages, *kept), key=lambda each: each.name))
+    )
     scope = f"{lock.path} speaks of packages only: interpreter, driver, GPUs, code and data were not compared"
     changes.append(Change("unknown", "scope", "scope", detail=scope))
     changes += [Change("unknown", "lock", "scope", detail=note) for note in lock.notes]
     return Partial(taken, tuple(changes), tuple(unknown))
+
+
+def installed_versions(fingerprint: Fingerprint) -> dict[str, tuple[str, ...]]:
+    """What each package that import picks is installed as, for a lock to be selected by."""
+    return {
+        name: tuple(dict.fromkeys(each for each in (package.version, full_version(fingerprint, package)) if each))
+        for name, package in picked(fingerprint).items()
+    }
 
 
 def _known(item: Locked, builds: Builds, exact: bool) -> Known:

@@ -124,7 +124,7 @@ def _verdict(report: RestoreReport, dry_run: bool) -> str:
         return (
             "nothing to do: every package that was asked for is already of that build, file by file"
             if report.verified
-            else "nothing to do, as far as can be told: the notes say what is not proved"
+            else "no step is known to be needed: the notes say what is not proved"
         )
     return f"would be changed: {_named(report)}" if dry_run else "nothing was changed"
 

@@ -11,6 +11,7 @@ from envguard.acquire.survey import Request, survey
 from envguard.errors import InputError, RestoreError, UsageError
 from envguard.fingerprint.comparison import fingerprint_of_bundle
 from envguard.fingerprint.lock import Lock
+from envguard.fingerprint.partial import installed_versions
 from envguard.fingerprint.places import Places, Reference
 from envguard.fingerprint.reference import resolve
 from envguard.fingerprint.requirements import marker_environment
@@ -62,9 +63,8 @@ def find_reference(text: str, places: Places) -> Reference:
 def from_lock(reference: str, lock: Lock, live: Fingerprint) -> Target:
     """The goal that a lock file names, for the environment's own interpreter and platform."""
     wanted, folder = [], os.path.dirname(os.path.abspath(lock.path))
-    for item in lock.select(marker_environment(live)):
-        if not item.required:
-            continue
+    selected = lock.select(marker_environment(live), installed_versions(live))
+    for item in selected.packages:
         wanted.append(
             Wanted(
                 name=item.name,
@@ -79,6 +79,9 @@ def from_lock(reference: str, lock: Lock, live: Fingerprint) -> Target:
                 sure=None if item.sha256 else "the lock gives no hash; by version only",
             )
         )
+    wanted += [
+        Wanted(name=item.name, version=None, witness=f"lock {reference}", sure=item.why) for item in selected.several
+    ]
     return Target(reference=reference, kind="lock", packages=tuple(wanted), notes=lock.notes)
 
 

@@ -25,7 +25,9 @@ ALONE = fingerprint(package("pine", "1.0"), package("oak", "2.0"))
 
 
 def select(lock: Lock) -> dict[str, Locked]:
-    return {item.name: item for item in lock.select(HERE)}
+    """With all that it names installed, in no version."""
+    everything = {item.name: () for item in lock.packages}
+    return {item.name: item for item in lock.select(HERE, everything).packages}
 
 
 def against(lock: Lock, b: Fingerprint, builds: dict[str, str] | None = None) -> DiffReport:
@@ -265,3 +267,111 @@ def test_two_locks() -> None:
     assert [(drift.subject, drift.a, drift.b) for drift in report.drifts if drift.severity != "info"] == [
         ("pine", "1.0", "2.0")
     ]
+
+
+CONFLICTING_UV = """
+version = 1
+revision = 5
+requires-python = ">=3.11"
+conflicts = [[{ package = "x", extra = "cpu" }, { package = "x", extra = "cu" }]]
+
+[[package]]
+name = "numpy"
+version = "2.0.0"
+source = { registry = "https://pypi.org/simple" }
+
+[[package]]
+name = "torch"
+version = "2.8.0+cpu"
+source = { registry = "https://download.pytorch.org/whl/cpu" }
+wheels = [{ url = "https://e.org/torch-2.8.0%2Bcpu-py3-none-any.whl", hash = "sha256:aa" }]
+
+[[package]]
+name = "torch"
+version = "2.8.0+cu128"
+source = { registry = "https://download.pytorch.org/whl/cu128" }
+dependencies = [{ name = "triton", marker = "extra == 'extra-1-x-cu'" }]
+wheels = [{ url = "https://e.org/torch-2.8.0%2Bcu128-py3-none-any.whl", hash = "sha256:bb" }]
+
+[[package]]
+name = "triton"
+version = "3.4.0"
+source = { registry = "https://pypi.org/simple" }
+
+[[package]]
+name = "x"
+version = "0.1"
+source = { virtual = "." }
+dependencies = [{ name = "numpy" }]
+
+[package.optional-dependencies]
+cpu = [{ name = "torch", version = "2.8.0+cpu", source = { registry = "https://download.pytorch.org/whl/cpu" } }]
+cu = [{ name = "torch", version = "2.8.0+cu128", source = { registry = "https://download.pytorch.org/whl/cu128" } }]
+"""
+CONFLICTING_PYLOCK = """
+lock-version = "1.0"
+created-by = "test"
+extras = ["cpu", "cu"]
+
+[[packages]]
+name = "numpy"
+version = "2.0.0"
+sdist = { name = "numpy-2.0.0.tar.gz", path = "s", hashes = { sha256 = "cc" } }
+
+[[packages]]
+name = "torch"
+version = "2.8.0+cpu"
+marker = "'cpu' in extras"
+wheels = [{ name = "torch-2.8.0+cpu-py3-none-any.whl", path = "w", hashes = { sha256 = "aa" } }]
+
+[[packages]]
+name = "torch"
+version = "2.8.0+cu128"
+marker = "'cu' in extras"
+wheels = [{ name = "torch-2.8.0+cu128-py3-none-any.whl", path = "w", hashes = { sha256 = "bb" } }]
+"""
+CONFLICTING_REQUIREMENTS = "numpy==2.0.0\ntorch==2.8.0+cpu\ntorch==2.8.0+cu128\n"
+CONFLICTING_GROUPS = CONFLICTING_UV.replace("extra =", "group =").replace("optional-dep", "dev-dep")
+CONFLICTING = {
+    "uv.lock": CONFLICTING_UV,
+    "groups/uv.lock": CONFLICTING_GROUPS,
+    "pylock.toml": CONFLICTING_PYLOCK,
+    "requirements.txt": CONFLICTING_REQUIREMENTS,
+}
+
+
+@pytest.mark.parametrize("path", CONFLICTING)
+@pytest.mark.parametrize("local", ["cpu", "cu128"])
+def test_of_conflicting_entries_the_installed_one_was_synced(path: str, local: str) -> None:
+    lock = parse_lock(path, CONFLICTING[path].encode())
+    installed = {"torch": ("2.8.0", f"2.8.0+{local}"), "numpy": ("2.0.0",)}
+    selection = lock.select(HERE, installed)
+    assert selection.several == ()
+    assert {item.name: item.version for item in selection.packages} == {"numpy": "2.0.0", "torch": f"2.8.0+{local}"}
+
+
+@pytest.mark.parametrize("path", CONFLICTING)
+def test_where_none_of_them_is_installed_it_is_not_known_which_was_meant(path: str) -> None:
+    lock = parse_lock(path, CONFLICTING[path].encode())
+    (several,) = lock.select(HERE, {"torch": ("2.7.0",), "numpy": ("2.0.0",)}).several
+    assert (several.name, several.versions) == ("torch", ("2.8.0+cpu", "2.8.0+cu128"))
+    live = fingerprint(package("numpy", "2.0.0"), package("torch", "2.7.0"), torch=torch("2.7.0", "12.6"))
+    report = against(lock, live)
+    assert [item.subject for item in report.drifts if item.subject == "torch"] == []
+    assert any("torch" in item.what and "which was synced is not known" in item.why for item in report.unknown)
+
+
+@pytest.mark.parametrize("path", ["uv.lock", "groups/uv.lock", "pylock.toml"])
+def test_what_no_sync_brought_in_is_not_asked_for(path: str) -> None:
+    lock = parse_lock(path, CONFLICTING[path].encode())
+    selection = lock.select(HERE, {"numpy": ("2.0.0",)})
+    assert ([item.name for item in selection.packages], selection.several) == (["numpy"], ())
+
+
+def test_one_version_of_two_sources_has_the_hashes_of_both() -> None:
+    one = CONFLICTING_UV.replace("2.8.0+cpu", "2.8.0").replace("2.8.0+cu128", "2.8.0")
+    (item,) = [
+        item for item in parse_lock("uv.lock", one.encode()).select(HERE, {"torch": ("2.8.0",)}).packages
+        if item.name == "torch"
+    ]  # fmt: skip
+    assert item.sha256 == ("aa", "bb")
