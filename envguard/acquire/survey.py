@@ -175,7 +175,7 @@ def _processes(host: Host, request: Request, seen: Survey) -> None:
 
 
 def _uv_cache(host: Host, request: Request, seen: Survey) -> None:
-    caches = uv_cache.read_caches(host, cache_directories(host, seen.env, request.config))
+    caches = uv_cache.read_caches(host, cache_directories(host, seen.env, request.config, seen.unknown))
     if not caches.directories:
         seen.lacks("uv-cache", "there is none in the usual places, nor where UV_CACHE_DIR or `uv_caches` says")
     seen.archive_uses, unseen = read_archive_uses(host, caches, seen.processes, seen.env.site)

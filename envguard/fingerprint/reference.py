@@ -204,7 +204,9 @@ def _settings(checkpoint: Checkpoint, host: Host) -> tuple[Mapping[str, str] | N
 def _unreadable(named: str, path: str, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"{named} is not there: {path}", "it is configured or was recorded; name another reference")
-    return InputError(f"{named} cannot be read: {reason(error)}", f"`ls -ld {path}` shows who may read it")
+    inner = error.filename if isinstance(error.filename, str) and error.filename != path else None
+    of_it = f"{inner}: " if inner is not None else ""
+    return InputError(f"{named} cannot be read: {of_it}{reason(error)}", f"`ls -ld {inner or path}` shows who may")
 
 
 def _of_name(text: str, places: Places) -> Reference:

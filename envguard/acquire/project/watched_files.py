@@ -65,15 +65,24 @@ def read_locks(host: Host, root: str | None, unknown: list[Unknown]) -> tuple[Wa
     """Lock files in the project's root, with their contents."""
     found = []
     for name in LOCKS if root is not None else ():
-        stat = host.find(f"{root}/{name}")
-        if stat is not None and stat.is_file:
-            path = f"{root}/{name}"
-            try:
-                content = host.read(path, MOST_LOCK) if name in PARSED else None
-            except OSError as error:
-                unknown.append(Unknown.refused(path, error))
-                content = None
-            found.append(Watched(path, stat.mtime_ns, path, stat.size, 1, _copied(stat), content))
+        path = f"{root}/{name}"
+        try:
+            if host.find(path) is None:
+                continue
+            stat = _of_file(host, path, host.stat_target(path))
+        except OSError as error:
+            unknown.append(Unknown.refused(path, error))
+            continue
+        try:
+            # Read where its content does not count, too: a pipe or a folder of that name is no lock.
+            content = host.read(path, MOST_LOCK if name in PARSED else 0)
+        except OSError as error:
+            unknown.append(Unknown.refused(path, error))
+            if not stat.is_file:
+                continue
+            content = b""
+        kept = content if name in PARSED and content else None
+        found.append(Watched(path, stat.mtime_ns, path, stat.size, 1, _copied(stat), kept))
     return tuple(found)
 
 

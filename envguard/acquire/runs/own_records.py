@@ -40,7 +40,7 @@ def read_journal(host: Host, state: str | None, unknown: list[Unknown]) -> tuple
     names = _names(host, state, unknown)
     found: list[Entry] = []
     shared = SharedPackages()
-    for name in [name for name in names if name.startswith("journal-") and name.endswith(".jsonl")]:
+    for name in [name for name in names if _is_journal(name)]:
         path = f"{state}/{name}"
         torn = 0
         try:
@@ -81,7 +81,7 @@ def stamped_paths(host: Host, state: str | None, unknown: list[Unknown]) -> tupl
     Of a line only what stands before the fingerprint is parsed, which is nearly all of it.
     """
     found: dict[str, None] = {}
-    for name in [name for name in _names(host, state, unknown) if name.startswith("journal-")]:
+    for name in [name for name in _names(host, state, unknown) if _is_journal(name)]:
         try:
             for _, block in blocks(host, f"{state}/{name}", longest=MAX_STAMP):
                 for line in block.split(b"\n"):
@@ -105,18 +105,23 @@ def read_run_records(host: Host, state: str | None, unknown: list[Unknown]) -> t
     found = []
     for name in _names(host, f"{state}/runs" if state else None, unknown):
         path = f"{state}/runs/{name}"
-        if not name.endswith(".json"):
+        if not name.endswith(".json") or name.startswith("."):  # one that is being written
             continue
         with witness(unknown, path):
             found.append((path, parse_json(host.read(path, MOST_RUN), RunRecord)))
     return tuple(found)
 
 
+def _is_journal(name: str) -> bool:
+    return name.startswith("journal-") and name.endswith(".jsonl")
+
+
 def _names(host: Host, folder: str | None, unknown: list[Unknown]) -> list[str]:
+    """Whatever they are: a loop or a pipe in place of a record is met, and named, when it is read."""
     if folder is None:
         return []
     try:
-        return [name for name, kind in host.listing(folder) if kind == "file"]
+        return [name for name, _ in host.listing(folder)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
