@@ -32,6 +32,8 @@ _RANK_MODULES = frozenset({
 })  # fmt: skip
 _NO_PYTHON = frozenset({"--no-python", "--no_python"})
 _PYTHON_VALUES = "WX"
+# `$(dirname "$0")`: the folder of the script itself.
+_OWN_FOLDER = re.compile(r'\$\(\s*dirname\s+"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\s*\)')
 _WRITE = "write the interpreter's path, or name the environment with --python"
 
 
@@ -176,7 +178,7 @@ def _unknown_file(layer: _Layer, path: str, name: str, arguments: tuple[str, ...
         first = text.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("#!").split()
         names = [posixpath.basename(word) for word in first]
         if (names[:1] and names[0] in shell_line.SHELLS) or (names[:1] == ["env"] and names[-1] in shell_line.SHELLS):
-            return _shell_text(layer, text.decode("utf-8", "replace"), name, arguments)
+            return _shell_text(layer, text.decode("utf-8", "replace"), name, arguments, path)
     return layer.unknown(f"which interpreter {name} starts does not follow from the command line")
 
 
@@ -304,12 +306,14 @@ def _shell(layer: _Layer, name: str, words: tuple[str, ...]) -> Start:
         return layer.unknown(f"{rest[0]} cannot be read: {error.strerror or error}")
     if len(script) > _MOST_SCRIPT:
         return layer.unknown(f"{rest[0]} is longer than {_MOST_SCRIPT >> 10} KiB")
-    return _shell_text(layer, script.decode("utf-8", "replace"), rest[0], tuple(rest[1:]))
+    return _shell_text(layer, script.decode("utf-8", "replace"), rest[0], tuple(rest[1:]), path)
 
 
-def _shell_text(layer: _Layer, text: str, name: str, arguments: tuple[str, ...]) -> Start:
+def _shell_text(layer: _Layer, text: str, name: str, arguments: tuple[str, ...], script: str | None = None) -> Start:
     """Several simple commands, of which those that start Python all start the same one: then it does not matter which
     of them run."""
+    if script is not None:
+        text = _OWN_FOLDER.sub(lambda match: posixpath.dirname(script), text)
     try:
         commands = shell_line.simple_commands(text)
     except NotSimple as error:

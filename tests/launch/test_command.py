@@ -110,6 +110,8 @@ SHELLS = [
     "bash -c '{other}/bin/python a.py && {other}/bin/python b.py'",
     "bash -c 'srun -n 8 {other}/bin/python train.py'",
     "bash {root}/run.sh",
+    "bash {root}/beside.sh",
+    "env -C /tmp {root}/beside.sh",
     "{root}/run.sh --lr 1",
     "env PATH={other}/bin:/usr/bin python train.py",
     "env PATH={other}/bin:/usr/bin torchrun train.py",
@@ -124,6 +126,7 @@ def test_words_of_a_shell_that_choose_an_environment(two: Two, line: str) -> Non
         f'#!/bin/bash\nset -e  # stop\n# a comment\nexport A=1\n\nexec {two.other}/bin/python \\\n  train.py "$@"\n'
     )
     two.script(two.root / "run.sh", text)
+    two.script(two.root / "beside.sh", '#!/bin/sh\ncd "$(dirname "$0")"\n. other/bin/activate\npython train.py\n')
     start = two.parse(line, CONDA_ENVS_PATH=str(two.root))
     assert (prefix_of(start), start.undetermined) == (str(two.other), ())
     assert start.runner is not None
