@@ -122,3 +122,19 @@ def test_a_store_that_is_not_read_is_named(tmp_path: Path, beside: bool) -> None
         write(tmp_path, "train_log.jsonl", '{"step": 1, "loss": 2.0}\n')
     (item,) = read_folder(tmp_path).logs.unknown
     assert (item.why, item.decides) == ("MLflow's store in SQLite is not read", not beside)
+
+
+def test_links_lead_to_logs(tmp_path: Path) -> None:
+    away, project = tmp_path / "scratch", tmp_path / "project"
+    one = write(away, "x/train.log", "Killed\n")
+    two = write(away, "run5/metrics.csv", "step,loss\n1,nan\n")
+    (project / "runs").mkdir(parents=True)
+    (project / "train.log").symlink_to(one)
+    (project / "again.log").symlink_to(one)
+    (project / "runs" / "latest").symlink_to(two.parent)
+    (project / "gone.log").symlink_to(away / "gone")
+    (project / "zero.log").symlink_to("/dev/zero")
+    (project / "data").symlink_to(away)
+    found, unknown = find_logs(LiveHost(), [str(project)], [])
+    assert [file.path for file in found] == [str(two), str(one)]
+    assert unknown == ()

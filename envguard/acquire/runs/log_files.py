@@ -141,11 +141,37 @@ def _search(host: Host, places: Iterable[str], unknown: list[Unknown]) -> dict[s
             path = f"{folder}/{name}"
             if kind == "directory" and depth > 0 and _goes_into(folder, name):
                 queue.append((path, max(depth - 1, DEEP if name in LOG_FOLDERS and depth == DEPTH else 0)))
+            elif kind == "link":
+                _follow(host, path, depth, queue, met, unknown)
             elif kind == "file" and (log := kind_of(name)) is not None and _counts(folder):
                 met[path] = log
             elif kind == "file" and name in STORES:
                 met[path] = "mlflow-store"
     return met
+
+
+def _follow(
+    host: Host, path: str, depth: int, queue: deque[tuple[str, int]], met: dict[str, LogKind], unknown: list[Unknown]
+) -> None:
+    """A link to a log leads to it; one to a folder only where frameworks make such links (`runs/latest`)."""
+    folder, name = posixpath.split(path)
+    log = kind_of(name)
+    into = depth > 0 and bool({name, posixpath.basename(folder)} & LOG_FOLDERS) and _goes_into(folder, name)
+    if log is None and not into:
+        return
+    try:
+        target = host.stat_target(path)
+        real = host.realpath(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # it leads nowhere
+    except OSError as error:
+        if log is not None:
+            unknown.append(Unknown.refused(f"log {path}", error))
+        return
+    if target.is_directory and into:
+        queue.append((real, depth - 1))
+    elif target.is_file and log is not None:
+        met.setdefault(real, log)
 
 
 def _goes_into(folder: str, name: str) -> bool:

@@ -24,10 +24,10 @@ from envguard.acquire.runs.roles import (
     words_of,
 )
 
-HINT = re.compile(
-    rb"loss|Loss|LOSS|it/s|s/it|tok/s|tokens/s|[Gg]rad|iteration|Iteration|[Ii]ter\b|[Ss]teps?\b|perplexity|SamplesPerSec"
-)
+WORDS = (b"loss", b"Loss", b"LOSS", b"it/s", b"s/it", b"tok/s", b"tokens/s", b"grad", b"Grad", b"iter", b"Iter",
+         b"step", b"Step", b"perplexity", b"SamplesPerSec")  # fmt: skip
 """A line of metrics holds one of these."""
+HINT = re.compile(b"|".join(map(re.escape, WORDS)))
 _PAIR = re.compile(
     r"""['"](?P<name>[^'"\n]{1,120})['"]:\s{0,4}"""
     r"""(?:'(?P<one>[^'\n]{0,200})'|"(?P<two>[^"\n]{0,200})"|(?P<bare>[^,'"{}\[\]\n]{1,60}))"""

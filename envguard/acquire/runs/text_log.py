@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from envguard.acquire.machine.zone import Span, Zone, parse_moment
 from envguard.acquire.runs.endings import HINT as ENDING_HINT
+from envguard.acquire.runs.endings import WORDS as ENDING_WORDS
 from envguard.acquire.runs.endings import EndingKind, ending_of
 from envguard.acquire.runs.log_files import LogFile
 from envguard.acquire.runs.metric_lines import HINT as METRIC_HINT
+from envguard.acquire.runs.metric_lines import WORDS as METRIC_WORDS
 from envguard.acquire.runs.metric_lines import read_metrics
 from envguard.acquire.runs.prefixes import LONGEST, TIME, strip
 from envguard.acquire.runs.roles import Row, is_loss, rate_of, words_of
@@ -30,7 +31,7 @@ EVERY_ROW = 40_000
 """After so many lines with metrics every second one is parsed, after as many more every third, and so on; any that
 may hold a NaN is. A progress bar writes ten lines a second."""
 LOOK_BACK = 64 << 10
-_HINT = re.compile(ENDING_HINT.pattern + b"|" + METRIC_HINT.pattern)
+_WORDS = (*ENDING_WORDS, *METRIC_WORDS)
 _TIME = re.compile(TIME.encode())
 _NAN = re.compile(rb"\b(?:[nN][aA][nN]|[iI][nN][fF])\b")
 _GPU = re.compile(r"GPU (\d{1,4})\b")
@@ -104,21 +105,21 @@ def read_text_log(host: Host, log: LogFile, zone: Zone, configured: LogFields | 
     return TextLog(log.path, tuple(_without_echoes(marks)), first, last, log.stat.mtime_ns, more, trained, unread)
 
 
-def segments(block: bytes) -> Iterator[tuple[int, int]]:
+def segments(block: bytes) -> list[tuple[int, int]]:
     """(begin, end) of each line of a block, ended by a newline or a carriage return, that holds a telling word."""
-    at, size = 0, len(block)
-    newline = -1
-    while (match := _HINT.search(block, at)) is not None:
-        begin = max(at, block.rfind(b"\n", at, match.start()) + 1, block.rfind(b"\r", at, match.start()) + 1)
-        if newline < match.end():
-            newline = block.find(b"\n", match.end())
-            newline = size if newline < 0 else newline
-        end = block.find(b"\r", match.end(), newline)
-        end = newline if end < 0 else end
-        yield begin, end
-        at = end + 1
-        if at > size:
-            return
+    found: dict[int, int] = {}
+    for word in _WORDS:
+        at, newline, size = 0, -1, len(block)
+        while (hit := block.find(word, at)) >= 0:
+            if newline < hit:  # kept: of many bars without a newline, each would look for it to the very end
+                newline = block.find(b"\n", hit)
+                newline = size if newline < 0 else newline
+            begin = max(at, block.rfind(b"\n", at, hit) + 1, block.rfind(b"\r", at, hit) + 1)
+            end = block.find(b"\r", hit, newline)
+            end = newline if end < 0 else end
+            found[begin] = end
+            at = end + 1
+    return sorted(found.items())
 
 
 def _trained(

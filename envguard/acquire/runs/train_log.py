@@ -50,7 +50,6 @@ MOST_CHANGES = 2000
 MOST_STEP = 1 << 62
 _VALUE = re.compile(r"[-+]?\d[\w.+,:/%-]{0,31}")
 """Text that is kept of a held field: a number with its unit, a version. No other text leaves a log."""
-Numbers = Sequence[int]
 
 
 @dataclass(frozen=True)
