@@ -80,6 +80,14 @@ def package_changes(a: Fingerprint, b: Fingerprint) -> Iterator[Change | Unknown
     yield from _requirements(a, b)
 
 
+def _hidden(b: Fingerprint, old: Package, new: Package) -> Shadowed | None:
+    """Where A's package is still installed in its own folder, and only hidden by one that comes first on the path."""
+    if old.location == new.location:
+        return None
+    there = f"{old.location.rstrip('/')}/"
+    return next((item for item in b.shadowed if item.name == old.name and item.loses.startswith(there)), None)
+
+
 def _code_of(b: Fingerprint, old: Package) -> str | None:
     """Where the code of a package still lies that B has no metadata of."""
     names = old.modules or (old.name.replace("-", "_"),)
@@ -116,6 +124,11 @@ def _renamed(before: dict[str, Package], after: dict[str, Package]) -> dict[str,
 def _between(a: Fingerprint, b: Fingerprint, old: Package, new: Package) -> Iterator[Change | Unknown]:
     name, facet = old.name, facet_of(old.name)
     was, now = full_version(a, old), full_version(b, new)
+    hidden = _hidden(b, old, new)
+    if hidden is not None and (was, old.identity) != (now, new.identity):
+        detail = f"{hidden.wins} hides {hidden.loses}; with the first taken out, the second is imported again"
+        yield Change(facet, name, "hidden", was, now, detail)
+        return
     if was != now or old.version != new.version:
         kind = _torch_kind(a.torch, b.torch) if name == "torch" else "changed"
         if was == now:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from envguard import clock
+from envguard.acquire.memo import Memo, remembered
 from envguard.acquire.packages.contents import MISSING, Contents, dangling
 from envguard.acquire.packages.cut_short import is_hollow, never_ended
 from envguard.acquire.packages.distributions import Distribution, Distributions, managed_by
 from envguard.acquire.packages.editable_sources import source_gone
 from envguard.acquire.packages.owners import overwriters
 from envguard.acquire.section import Notes
+from envguard.fingerprint.startup import mark_of_records
 from envguard.fingerprint.units import some_of
+from envguard.model import plain
 from envguard.model.fingerprint import Code, Cuda, Package, Shadowed, Torch
 
 
@@ -23,6 +27,7 @@ def packages_of(
     contents: Mapping[str, Contents],
     notes: Notes,
     sources: Mapping[str, str] | None = None,
+    memo: Memo | None = None,
 ) -> tuple[tuple[Package, ...], tuple[Shadowed, ...]]:
     """One package a name, by name: the one that import picks; and every distribution that loses to it. `sources` are
     the digests of what no RECORD describes, by directory."""
@@ -41,7 +46,7 @@ def packages_of(
     found = []
     for _, dist in sorted(picked.items()):
         content = contents.get(dist.directory, Contents(None))
-        owners = () if managed_by(dist) else _overwritten(dist, content, distributions)
+        owners = () if managed_by(dist) else _overwritten(dist, contents, distributions, memo)
         _judge(dist, content, owners, notes)
         package = package_of(dist, content)
         found.append(msgspec.structs.replace(package, source=(sources or {}).get(dist.directory), overwritten=owners))
@@ -49,13 +54,28 @@ def packages_of(
     return tuple(found), tuple(shadowed)
 
 
-def _overwritten(dist: Distribution, content: Contents, distributions: Distributions) -> tuple[tuple[str, str], ...]:
-    """(path, package) of each file over which another package installed its own."""
-    return tuple(
-        sorted(
-            (path, other.name) for path, other in overwriters(dist.host, dist, content.departs, distributions).items()
-        )
-    )
+def _overwritten(
+    dist: Distribution, contents: Mapping[str, Contents], distributions: Distributions, memo: Memo | None
+) -> tuple[tuple[str, str], ...]:
+    """(path, package) of each file over which another package installed its own; asked again only where a RECORD, or
+    what departs from this one, has changed."""
+    departs = {
+        path: got for path, got in contents.get(dist.directory, Contents(None)).departs.items() if got != MISSING
+    }
+    if not departs:
+        return ()
+
+    def ask() -> str:
+        found = overwriters(dist.host, dist, departs, distributions).items()
+        return plain.encode(sorted((path, other.name) for path, other in found)).decode()
+
+    records = mark_of_records([each for each in distributions.found if each.location == dist.location], contents)
+    if records is None or memo is None:
+        text = ask()
+    else:
+        mark = hashlib.sha256(plain.encode((records, sorted(departs.items())))).hexdigest()
+        text = remembered(memo, f"owners of {dist.directory}", mark, ask)
+    return tuple(msgspec.json.decode(text, type=list[tuple[str, str]]))
 
 
 def pick(claimants: tuple[Distribution, ...], contents: Mapping[str, Contents], notes: Notes) -> Distribution:

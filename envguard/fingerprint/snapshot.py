@@ -126,7 +126,7 @@ def assemble(
     sources = read_sources(
         host, env, distributions, digests.memo, notes, STAMP_BUDGET if request.in_process else None
     )
-    packages, beaten = packages_of(distributions, contents.of, notes, sources)
+    packages, beaten = packages_of(distributions, contents.of, notes, sources, digests.memo)
     if not request.in_process:
         packages = _with_modules(host, env, distributions, contents, packages, digests.memo, notes)
     owners = startup_owners(host, env, distributions, contents.of, notes, digests.memo)
@@ -192,13 +192,18 @@ def _with_modules(
     memo: Memo,
     notes: Notes,
 ) -> tuple[Package, ...]:
-    """The packages with the modules that they bring; code of no package is a problem."""
-    modules = modules_of(host, distributions.found, contents.of, memo)
+    """The packages with the modules that they bring; code of no package is a problem.
+
+    What cannot be read was noted by whoever read the packages. Without it, nothing is called code of no package: that
+    only tells metadata that is gone from a package that is.
+    """
     try:
-        for module, path in unowned_modules(host, env, modules):
-            notes.problem("unowned", module, f"{path} is code that no installed package lists", path)
-    except OSError as error:
-        notes.unseen("packages: code of no package", error)
+        modules = modules_of(host, distributions.found, contents.of, memo)
+        strays = tuple(unowned_modules(host, env, modules))
+    except OSError:
+        return packages
+    for module, path in strays:
+        notes.problem("unowned", module, f"{path} is code that no installed package lists", path)
     brought = {(dist.name, dist.location): modules[dist.directory] for dist in reversed(distributions.found)}
     return tuple(
         msgspec.structs.replace(package, modules=brought.get((package.name, package.location), ()))

@@ -88,14 +88,14 @@ def _listed(
         folder, name = posixpath.split(file.removesuffix("/__init__.py"))
         here = [dist for dist in distributions.found if dist.location == folder and not dist.is_egg]
         ask = partial(_owner, file[len(folder) + 1 :], name, here)
-        mark = _mark_of_records(here, contents)
+        mark = mark_of_records(here, contents)
         owner = ask() if mark is None else remembered(memo, f"owner of {file}", mark, ask)
         if owner:
             owned[file] = owner
     return owned
 
 
-def _mark_of_records(dists: Iterable[Distribution], contents: Mapping[str, Contents]) -> str | None:
+def mark_of_records(dists: Iterable[Distribution], contents: Mapping[str, Contents]) -> str | None:
     """What stays the same while every RECORD does; None where one may still move, or could not be seen."""
     hasher, now = hashlib.sha256(), time.time_ns()
     for dist in dists:

@@ -7,9 +7,10 @@ import io
 import os
 import posixpath
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
@@ -17,7 +18,7 @@ from envguard.acquire.packages.cut_short import never_ended
 from envguard.acquire.packages.distributions import Distribution, Distributions
 from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.pip_stash import Aside
-from envguard.acquire.packages.record_file import Row, normalised, record_hash
+from envguard.acquire.packages.record_file import Row, build_identity, normalised, record_hash
 from envguard.acquire.packages.unowned import unowned_folders
 from envguard.acquire.packages.wheel_tags import parse_wheel
 from envguard.acquire.seam.host import Host
@@ -28,6 +29,9 @@ from envguard.restore.archive import Folder, RecordUnusable, read_rows
 from envguard.restore.candidate import Candidate
 from envguard.restore.footprint import Incoming
 from envguard.restore.point import walk_paths
+
+if TYPE_CHECKING:
+    from envguard.restore.plan import Plan
 
 _UV_WRITES = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 
@@ -186,6 +190,27 @@ def unfinished(distributions: Distributions, names: Collection[str]) -> Iterator
         for top in {row.path.partition("/")[0] for row in normalised(dist.record.rows) if "/" in row.path}:
             paths = walk_paths(f"{dist.location}/{top}")
             yield from (path for path in paths if _UV_WRITES.fullmatch(posixpath.basename(path)))
+
+
+def said_of_hidden(env: Environment, distributions: Distributions, plan: Plan) -> Iterator[str]:
+    """Wanted packages that are still installed in a folder that comes later on the path, and are only hidden: the way
+    back is to take out what hides them."""
+    for wanted in (*(step.wanted for step in plan.steps if step.wanted is not None), *plan.absent):
+        picked = distributions.of(wanted.name)
+        for dist in distributions.found:
+            if picked is None or dist.name != wanted.name or dist.location == picked.location or dist.record is None:
+                continue
+            if wanted.build is None:
+                same = dist.version is not None and dist.version == wanted.version
+            else:
+                same = wanted.build == build_identity(dist.record.rows)
+            if same:
+                python = shlex.quote(env.executable or env.prefix)
+                yield (
+                    f"{wanted.name} {wanted.shown or '?'} is still installed in {dist.location} and hidden by "
+                    f"{picked.version or 'the one'} in {picked.location}: "
+                    f"`uv pip uninstall --python {python} {wanted.name}` takes out what hides it"
+                )
 
 
 def said_of_leftovers(

@@ -36,7 +36,7 @@ from envguard.restore.candidate import Candidate
 from envguard.restore.compile_cache import Brought, bring_back, cold, nothing_to_judge
 from envguard.restore.fetching import FetchFailed, fetch, index_urls
 from envguard.restore.finding import find_candidates
-from envguard.restore.installed import said_of_leftovers
+from envguard.restore.installed import said_of_hidden, said_of_leftovers
 from envguard.restore.locks import occupants
 from envguard.restore.plan import IS_BROKEN, WILL_BREAK, Plan, make_plan, plan_items
 from envguard.restore.progress import Progress, Silent
@@ -108,10 +108,7 @@ def find_and_plan(request: Request, progress: Progress | None = None) -> Plan:
         plan = _plan(request, thorough=True)
     if plan.missing and request.fetch:
         plan = _fetch(request, plan.absent, progress or Silent())
-    dists = read_distributions(request.host, request.env)
-    told = said_of_leftovers(request.host, request.env, dists, {step.name for step in plan.steps})
-    plan = msgspec.structs.replace(plan, notes=(*plan.notes, *told))
-    return msgspec.structs.replace(plan, unknown=(*looking.unseen(dists, request.target, plan), *plan.unknown))
+    return plan
 
 
 def look_closely(request: Request, progress: Progress | None = None) -> Request:
@@ -128,8 +125,16 @@ def _plan(request: Request, thorough: bool, more: tuple[Candidate, ...] = ()) ->
     )
     tags = wheel_tags(request.env)
     plan = make_plan(request.target, request.live, (*found, *more), tags, request.only, request.exact)
-    unseen = tuple(f"not seen: {item.what}: {item.why}" for item in unknown)
-    return msgspec.structs.replace(plan, notes=(*plan.notes, *unseen))
+    dists = read_distributions(request.host, request.env)
+    steps = {step.name for step in plan.steps}
+    notes = (
+        *plan.notes,
+        *(f"not seen: {item.what}: {item.why}" for item in unknown),
+        *said_of_leftovers(request.host, request.env, dists, steps),
+        *said_of_hidden(request.env, dists, plan),
+    )
+    undetermined = (*looking.unseen(dists, request.target, plan), *plan.unknown)
+    return msgspec.structs.replace(plan, notes=notes, unknown=undetermined)
 
 
 def _fetch(request: Request, lacking: Iterable[Wanted], progress: Progress) -> Plan:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envguard.fingerprint.diff import compare
-from envguard.model.fingerprint import Code, Fingerprint, Package, Problem
+from envguard.model.fingerprint import Code, Fingerprint, Package, Problem, Shadowed
 from envguard.model.identity import fingerprint_id
 from tests.fingerprint.made import fingerprint, package, replace, tree
 
@@ -185,3 +185,25 @@ def test_a_package_whose_files_are_anothers_names_it(name: str) -> None:
     [drift] = compare(side(package(name)), side(with_files(taken="a", name=name))).drifts
     assert (drift.kind, drift.severity, drift.b) == ("overwritten", "block", "oak")
     assert "oak installs files of the same path" in drift.why
+
+
+@pytest.mark.parametrize("name", ["torch", "nvidia-nccl-cu12", "flash-attn", "pine"])
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("/usr/lib/python3/site-packages", "/venv/lib/python3.11/site-packages"),
+        ("/usr/lib/python3/site-packages", "/home/ada/.local/lib/python3.11/site-packages"),
+        ("/venv/lib/python3.11/site-packages", "/home/ada/overlay"),
+    ],
+)
+def test_what_is_hidden_was_not_replaced(theirs: str, ours: str, name: str) -> None:
+    """A venv over system packages, `--user`, `--target` on PYTHONPATH."""
+    then, now = package(name, "1.0", location=theirs), package(name, "2.0", location=ours)
+    beaten = Shadowed(name=name, wins=f"{ours}/{name}-2.0.dist-info", loses=f"{theirs}/{name}-1.0.dist-info")
+    told = compare(fingerprint(then), fingerprint(now, shadowed=(beaten,), torch=None)).drifts
+    kinds = {drift.kind: drift for drift in told if drift.subject == name and drift.kind != "shadowed"}
+    assert set(kinds) == {"hidden"}
+    assert (kinds["hidden"].a, kinds["hidden"].b) != (None, None)
+    assert "still installed" in kinds["hidden"].why
+    replaced = fingerprint(replace(now, location=theirs), torch=None)
+    assert "hidden" not in {drift.kind for drift in compare(fingerprint(then), replaced).drifts}

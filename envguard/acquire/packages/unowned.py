@@ -94,5 +94,5 @@ def _tops(host: Host, dist: Distribution) -> Iterator[str]:
     yield dist.raw_name.replace("-", "_")
     try:
         yield from host.read(f"{dist.directory}/top_level.txt", 1 << 16).decode("utf-8", "replace").split()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return

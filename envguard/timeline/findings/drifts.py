@@ -52,6 +52,7 @@ MADE: dict[str, EventKind] = {
     "mended": "file.patched",
     "overwritten": "package.installed",
     "metadata-gone": "file.deleted",
+    "hidden": "package.installed",
     "startup": "file.deleted",
     "problem:files-missing": "file.deleted",
     **{f"problem:{kind}": "file.patched" for kind in (*STARTUP_CODE, "files-modified")},
