@@ -75,6 +75,26 @@ def test_a_waiver_covers_its_facet_and_subject_and_nothing_else() -> None:
     assert decide(drifts, (), (), (waiver("torch"), waiver("packages", "scipy")), "warn", NOW).code == 78
 
 
+@pytest.mark.parametrize(
+    ("drifts", "checks", "given", "code"),
+    [
+        ([], [], (), 3),
+        ([drift("block")], [], (), 3),
+        ([drift("block")], [BROKEN], (), 78),
+        ([drift("block")], [], (waiver("unknown"),), 78),
+        ([drift("block")], [], (waiver("unknown"), waiver("torch")), 0),
+        ([], [], (waiver("unknown"),), 0),
+    ],
+)
+def test_what_is_inferred_of_a_checkpoint_without_a_stamp_leaves_the_start_undetermined(
+    drifts: list[Drift], checks: list[Check], given: tuple[Waiver, ...], code: int
+) -> None:
+    unknown = [Unknown("step_5", "it has no stamp")]
+    verdict = decide(drifts, unknown, checks, given, "warn", NOW, inferred=True)
+    assert verdict.code == code
+    assert len(verdict.drifts) == sum(not any(item.facet == "torch" for item in given) for _ in drifts)
+
+
 def test_a_waived_drift_is_named_with_who_answers_for_it() -> None:
     verdict = decide([drift("block")], (), (), (waiver("torch", until=AFTER),), "warn", NOW)
     (waived,) = verdict.waived
