@@ -79,6 +79,12 @@ def _of_removal(removal: Removal, version: str, saved_ns: int) -> Before:
 def _of_swap(swap: Swap, saved_ns: int, told: tuple[Restored, ...]) -> Before | None:
     """None where the package was brought back to a moment that is as good as this one."""
     own = swap.own
+    if own is None and swap.previous and swap.previous[0].came_after(saved_ns):
+        between = swap.previous[0].version.full
+        doubt = (
+            f"{between}, which was replaced, had come after that moment, and no witness knows what was there before"
+        )
+        return Before(swap.event.subject, doubt=doubt)
     if own is None:
         return Before(swap.event.subject, swap=swap)
     if own.was_since_ns is not None and own.was_since_ns <= saved_ns:

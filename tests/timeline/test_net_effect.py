@@ -317,3 +317,26 @@ def test_of_two_swaps_the_way_back_is_to_the_build_of_the_stamp(torch_stage: Sta
     archives = {item["version"]: item["restorable"] for item in change["previous"]}
     assert archives["1.0"] in finding["says"]
     assert archives["2.0"] not in finding["says"]
+
+
+@pytest.mark.parametrize("last", [A, "2.12.0"])
+def test_without_a_stamp_the_build_in_between_is_not_the_checkpoints(torch_stage: Stage, last: str) -> None:
+    """A → B → A, and A → B → C: `diff` and `restore` took B for what the checkpoint was made with."""
+    if last != A:
+        build_wheel(torch_stage.wheels, "torch", last)
+    folder = torch_stage.checkpoints / "step_1"
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(b"weights")
+    time.sleep(0.05)
+    for version in (B, last):
+        torch_stage.install(f"torch=={version}")
+        time.sleep(3.1 if version == B else 0)
+    _, answer = timeline(torch_stage, "--since-checkpoint", "step_1")
+    (finding,) = [item for item in answer["findings"] if item["title"].startswith("torch replaced")]
+    assert "made with the old build" not in finding["says"]
+    assert f"{B} had come after step_1 was saved: what that was made with is not known." in finding["says"]
+    assert "envguard restore" not in finding["says"]
+    code = torch_stage.envguard("diff", "step_1", "--json")
+    assert code.returncode == 3, code.stdout
+    plan = torch_stage.envguard("restore", "step_1", "--dry-run", "--json")
+    assert [item for item in json.loads(plan.stdout)["plan"] if item["to"] == B] == []

@@ -199,7 +199,8 @@ def _swap_finding(
 ) -> Draft:
     lead = swaps[0]
     then = had.sighting(lead.change.name) if had is not None else None
-    between = then is not None and bool(lead.previous) and not _names_it(lead.previous[0].as_model(), then)
+    # Where an event tells of a swap before this one, the caveat names it.
+    between = _came_between(lead, then, checkpoint if earlier is None else None)
     title = gap(lead, checkpoint) if checkpoint is not None else f"{lead.change.name} replaced"
     parts = [f"{_told(lead)} in one {_tool(run)}"]
     parts[0] += f" that was asked for {_names(run.roots)}." if run.roots else "."
@@ -225,6 +226,11 @@ def _swap_finding(
                 f"{checkpoint.name} was made with {then.version.full}, by its stamp: {lead.change.name} was replaced "
                 "more than once since."
             )
+        elif between:
+            parts.append(
+                f"{lead.change.from_} had come after {checkpoint.name} was saved: "
+                "what that was made with is not known."
+            )
         elif then is None and checkpoint.first_ns <= lead.group.start_ns <= checkpoint.saved_ns:
             parts.append(f"Which of the two builds made {checkpoint.name} is not known.")
         elif checkpoint.incomplete is not None:
@@ -235,8 +241,9 @@ def _swap_finding(
     # Where it was replaced twice, the build that this run took away need not be the checkpoint's.
     back_to = ref if earlier is None else None
     previous = lead.change.previous
-    if between and then is not None:
-        previous, back_to = tuple(item for item in previous if _names_it(item, then)), ref
+    if between:
+        previous = tuple(item for item in previous if then is not None and _names_it(item, then))
+        back_to = ref
     parts += build_before(previous, back_to, beneath.python, lead.install.editable)
     caveats = _caveats(lead, checkpoint)
     if checkpoint is not None and earlier is not None:
@@ -255,6 +262,15 @@ def _swap_finding(
         (*events, *gone),
         caveats,
     )
+
+
+def _came_between(lead: Swap, then: Sighting | None, checkpoint: Checkpoint | None) -> bool:
+    """Whether what the run took away is not what the checkpoint was made with: by its stamp, else by its own time."""
+    if not lead.previous:
+        return False
+    if then is not None:
+        return not _names_it(lead.previous[0].as_model(), then)
+    return checkpoint is not None and lead.previous[0].came_after(checkpoint.saved_ns)
 
 
 def _names_it(previous: PreviousBuild, then: Sighting) -> bool:

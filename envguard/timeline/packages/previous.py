@@ -59,6 +59,8 @@ class Sighting(msgspec.Struct, frozen=True):
     """Path of a uv cache archive that holds this build, or of what pip put aside: it can be restored from there."""
     prefix: str | None = None
     """The environment that it was seen in, where that was not this one: perhaps this one before it was moved."""
+    unpacked_ns: int | None = None
+    """When the archive that it was linked from was unpacked: it was not here before that."""
     loaded: bool = False
     """A process had loaded it, and something else lay on disk by then."""
 
@@ -117,6 +119,13 @@ class Previous:
         """Whether all that names it is a cache that lost it before this environment was made: it may have been in
         the one before at this path, or in another."""
         return all(sighting.source in ("unlinked", "cache") for sighting in self.sightings)
+
+    def came_after(self, moment_ns: int) -> bool:
+        """Whether it is known that this build came after that moment: what was unlinked from here at the swap had
+        been linked from an archive that was unpacked later, and nothing saw the build before."""
+        linked = [item.unpacked_ns for item in self.sightings if item.unpacked_ns is not None]
+        seen = any(item.time_ns is not None and item.time_ns <= moment_ns for item in self.sightings)
+        return bool(linked) and min(linked) > moment_ns and not seen
 
     def first(self, field: str) -> str | None:
         """The first sighting's word on `build`, `cuda`, `git_version` or `archive`."""
@@ -252,4 +261,5 @@ def _of_use(
         cuda=use.version.cuda if use.version else None,
         git_version=use.version.git_version if use.version else None,
         archive=use.archive.path,
+        unpacked_ns=use.unpacked_ns if source == "removal" else None,
     )
