@@ -118,7 +118,7 @@ def unpack(data: bytes, most: int = MOST_BYTES) -> bytes:
         return stream.read(most)
 
 
-_STEP = re.compile(r"([^\s:,(]+)(?::[\w-]+)?\s+\(([^)]*)\)")
+_STEP = re.compile(r"(?<![^\s:,(])([^\s:,(]+)(?::[\w-]+)?\s+\(([^()]*)\)")
 
 
 def parse_apt(path: str, text: str, zone: Zone) -> Iterable[AptRun]:

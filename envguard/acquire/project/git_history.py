@@ -79,6 +79,9 @@ def read_git_history(host: Host, folder: str) -> tuple[GitHistory | None, list[U
         why = top.err.strip().splitlines()[0] if top.err.strip() else f"git ended with {top.code}"
         return None, [] if "not a git repository" in why else [Unknown.refused(f"git history of {folder}", why)]
     root = top.out.strip()
+    odd = _odd_file(host, root)
+    if odd is not None:
+        return None, [Unknown.refused(odd, "not a regular file: git would wait for it")]
     log = _ask(host, root, unknown, "log", f"-{MOST_COMMITS}", f"--format=%H{_SEP}%ct{_SEP}%at{_SEP}%s")
     reflog = _ask(
         host,
@@ -97,6 +100,18 @@ def read_git_history(host: Host, folder: str) -> tuple[GitHistory | None, list[U
     commits = tuple(_commits(log))
     dirty, more = _dirty(host, root, status, bool(commits), unknown)
     return GitHistory(root, commits, tuple(_moves(reflog, _trees(host, root))), dirty, more), unknown
+
+
+def _odd_file(host: Host, root: str) -> str | None:
+    """A pipe, socket or device among git's own files, for which git would wait until each question times out."""
+    for name in ("logs/HEAD", "index", "packed-refs"):
+        path = f"{root}/.git/{name}"
+        try:
+            if host.stat_target(path).kind == "other":
+                return path
+        except OSError:
+            continue  # not there, below a `.git` that is a file, or unreadable: git says so in its answer
+    return None
 
 
 def _ask(host: Host, root: str, unknown: list[Unknown], *words: str) -> str:
