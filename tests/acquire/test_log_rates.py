@@ -198,3 +198,20 @@ def test_numbers_as_text(text: str, value: float | None) -> None:
 )  # fmt: skip
 def test_what_is_no_rate_of_training(name: str) -> None:
     assert rate_of(name) is None
+
+
+@pytest.mark.parametrize("second", ["Megatron", "tqdm", "MMEngine", "DeepSpeed"])
+def test_a_fall_that_several_logs_of_a_run_tell_is_one_finding(tmp_path: Path, second: str) -> None:
+    _, name, line = OTHER_UNITS[second]
+    write(tmp_path, "train_log.jsonl", "".join(named("tok_s")(*row) for row in steps()))
+    write(tmp_path, f"logs/{name}", "".join(line(*row) for row in steps()))
+    read = read_folder(tmp_path)
+    assert len(read.changes) == 2
+    assert read.titles == ["throughput fell from 21.5 Ktok/s to 4.3 Ktok/s at step 200"]
+
+
+def test_falls_of_two_runs_are_two_findings(tmp_path: Path) -> None:
+    for run, later in (("a", 0), ("b", 86_400)):
+        rows = "".join(named("tok_s")(i, t + later, r) for i, t, r in steps())
+        write(tmp_path, f"{run}/train_log.jsonl", rows)
+    assert len(read_folder(tmp_path).titles) == 2

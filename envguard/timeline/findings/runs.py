@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from envguard import clock
@@ -17,6 +18,7 @@ from envguard.timeline.rates.throughput import rate_text
 SHOWN = 6
 MOST_FINDINGS = 6
 FELL, FELL_OF_STEPS = 0.9, 0.7
+ALIKE, ONE_FALL_NS = 0.25, 600 * clock.NS
 BEFORE_CRASH_S = 7 * 86400.0
 SPEAKS_AGAINST = {
     "data.changed": "the data changed too, and other lengths alone change tok/s: {summary}",
@@ -39,7 +41,26 @@ def fall_findings(
 ) -> list[Draft]:
     """One finding a fall of throughput; of many the deepest. `states` tells what both runs had alike."""
     falls = sorted((change for change in changes if change.factor < _line(change)), key=lambda change: change.factor)
-    return [_fall(change, candidates(change, events, states)) for change in falls[:MOST_FINDINGS]]
+    return [_fall(change, candidates(change, events, states)) for change in _once(falls)[:MOST_FINDINGS]]
+
+
+def _once(falls: Sequence[RateChange]) -> list[RateChange]:
+    """Each fall once, by the log that tells most of it: a run writes its speed to a file, to a tracker and to the
+    screen."""
+    kept: list[RateChange] = []
+    for change in sorted(falls, key=lambda item: (item.window_ns is None, not item.log.unit.startswith("tok/s"))):
+        if not any(_one_fall(change, other) for other in kept):
+            kept.append(change)
+    return [change for change in falls if any(change is other for other in kept)]
+
+
+def _one_fall(change: RateChange, other: RateChange) -> bool:
+    if change.log is other.log or abs(math.log(change.factor / other.factor)) > ALIKE:
+        return False
+    if change.window_ns is not None and other.window_ns is not None:
+        return abs(change.first_bad_ns - other.first_bad_ns) < ONE_FALL_NS
+    step, same = (item.log.step[item.after.first] for item in (change, other))
+    return step >= 0 and abs(step - same) <= max(10, step // 20)
 
 
 def _line(change: RateChange) -> float:
