@@ -14,7 +14,7 @@ from envguard.fingerprint.changes import Differences, not_recorded
 from envguard.fingerprint.rules import Change
 from envguard.fingerprint.units import size
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import CompileCache, Fingerprint
+from envguard.model.fingerprint import CompileCache, Fingerprint, Torch
 
 Pair = tuple[CompileCache | None, CompileCache | None]
 _BAD = {"UNSAFE": "unsafe", "FOREIGN": "foreign", "MIXED": "mixed"}
@@ -29,9 +29,27 @@ def cache_changes(a: Fingerprint, b: Fingerprint) -> Differences:
     here = _on_one_machine(a, b)
     pairs = _pairs(a.compile_cache, b.compile_cache)
     for subject, (old, new) in zip(subjects(_either(pair) for pair in pairs), pairs, strict=True):
-        change = _cache_change(subject, old, new, a.compile_cache, b.compile_cache, here)
+        change = _stale(subject, old, new, a.torch, b.torch) or _cache_change(
+            subject, old, new, a.compile_cache, b.compile_cache, here
+        )
         if change is not None:
             yield change
+
+
+def _stale(
+    subject: str, old: CompileCache | None, new: CompileCache | None, was: Torch | None, now: Torch | None
+) -> Change | None:
+    """Compiled extensions of another torch. Their folder's name has Python and CUDA alone, so that this torch loads
+    them and does not build them anew; for another accelerator they lie in another folder."""
+    if old is None or new is None or new.kind != "torch_extensions" or was is None or now is None:
+        return None
+    same_torch = (was.version, was.git_version) == (now.version, now.git_version)
+    if same_torch or (was.accelerator, was.cuda) != (now.accelerator, now.cuda) or new.verdict != "OTHER":
+        return None
+    if old.verdict != "OTHER" or (old.files, old.bytes, old.newest) != (new.files, new.bytes, new.newest):
+        return None  # compiled again since, if not all of it: what is older cannot be told apart
+    detail = f"{new.path} was compiled with torch {was.version}"
+    return Change("compile_cache", subject, "stale", was.version, now.version, detail)
 
 
 def subjects(caches: Iterable[CompileCache]) -> list[str]:

@@ -271,6 +271,8 @@ RULES: tuple[Rule, ...] = (
          "{detail}: the first start compiles cold, and all ranks at once"),
     Rule("compile_cache", "shrunk", "*", "warn", "performance",
          "most of the cache is gone: the first start compiles much of it again"),
+    Rule("compile_cache", "stale", "*", "warn", "breaks",
+         "{detail}, and is loaded by another torch without being built again: clear it"),
     Rule("compile_cache", "foreign", "*", "warn", "performance",
          "the entries are of another torch build: none will be used and the first start compiles cold"),
     Rule("compile_cache", "mixed", "*", "info", "performance",

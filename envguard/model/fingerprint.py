@@ -182,12 +182,18 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, str]
 
 
+CacheKind = Literal["inductor", "triton", "torch_extensions", "vllm", "flashinfer", "other"]
+"""`torch_extensions`: libraries that `torch.utils.cpp_extension.load` compiled (DeepSpeed, quantisers); `other`: files
+of no layout that is known."""
+
+
 class CompileCache(msgspec.Struct, frozen=True, kw_only=True):
     """A compile cache directory of this environment; its entries are never unpickled."""
 
-    kind: Literal["inductor", "triton"]
+    kind: CacheKind
     path: str
-    verdict: Literal["VALID", "FOREIGN", "MIXED", "EMPTY", "UNSAFE", "UNKNOWN"]
+    verdict: Literal["VALID", "FOREIGN", "MIXED", "EMPTY", "UNSAFE", "UNKNOWN", "OTHER"]
+    """OTHER: of a kind whose files do not name the build that wrote them; it is compared by what it holds."""
     entries: int | None
     bytes: int | None
     writers: dict[str, int]

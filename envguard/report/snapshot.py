@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from envguard.fingerprint.units import counted
-from envguard.model.fingerprint import Fingerprint, Gpu, LiveProcess, Problem, Runtime, Torch
+from envguard.model.fingerprint import CompileCache, Fingerprint, Gpu, LiveProcess, Problem, Runtime, Torch
 from envguard.report.errors import printable
 from envguard.report.paragraph import paragraph
 
@@ -65,13 +65,19 @@ def _facts(fingerprint: Fingerprint) -> Iterator[tuple[str, str]]:
     for cache in fingerprint.compile_cache or ():
         yield (
             "cache",
-            f"{cache.kind} {cache.path}: {cache.verdict}, {cache.entries or 0} entries, {_size(cache.bytes)}",
+            f"{cache.kind} {cache.path}: {_cache(cache)}, {_size(cache.bytes)}",
         )
     for code in fingerprint.code or ():
         yield "code", f"{code.path} {(code.commit or 'no commit')[:12]}{', edited' if code.dirty else ''}"
     for process in fingerprint.processes or ():
         if process.stale:
             yield "stale", _stale(process)
+
+
+def _cache(cache: CompileCache) -> str:
+    if cache.verdict == "OTHER":
+        return f"{counted(cache.files, 'file')}, not judged ({cache.why})"
+    return f"{cache.verdict}, {cache.entries or 0} entries"
 
 
 def _stale(process: LiveProcess) -> str:

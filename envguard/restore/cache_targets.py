@@ -54,7 +54,9 @@ def in_use(host: Host, project: Project) -> tuple[Place, ...]:
     """The caches that a trainer started from here would use: inductor's, and triton's where it is named."""
     base = str(project.root or project.start)
     found = cache_places(host, (), (), base)
-    return tuple(place for place in found if place.kind == "inductor" or not place.default)
+    return tuple(
+        place for place in found if place.kind == "inductor" or (place.kind == "triton" and not place.default)
+    )
 
 
 def targets(host: Host, project: Project, reference: Named, build: Build) -> Targets:

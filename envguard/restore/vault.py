@@ -19,12 +19,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 import msgspec
 
 from envguard import clock
 from envguard.acquire.packages.record_file import Row
+from envguard.model.fingerprint import CacheKind
 from envguard.restore.archive import Fault, Files, copy_checked, is_unhashed, read_rows, unsafe
 from envguard.restore.candidate import Candidate
 from envguard.restore.copying import copy_file
@@ -58,7 +59,7 @@ class WheelManifest(msgspec.Struct, frozen=True, kw_only=True, tag="wheel", tag_
 class CacheManifest(msgspec.Struct, frozen=True, kw_only=True, tag="compile_cache", tag_field="kind"):
     """A compile cache in the vault: what wrote it decides where it may be used."""
 
-    cache: Literal["inductor", "triton"]
+    cache: CacheKind
     digest: str
     path: str
     """Where it lay."""

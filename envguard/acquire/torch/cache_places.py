@@ -12,14 +12,22 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from envguard.acquire.seam.host import Host, Machine, NotRecorded
 from envguard.acquire.seam.patterns import is_pattern, matching
 from envguard.model.evidence import Unknown
+from envguard.model.fingerprint import CacheKind
 
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
-Kind = Literal["inductor", "triton"]
+EXTENSIONS = "TORCH_EXTENSIONS_DIR"
+Kind = CacheKind
+# The folder that a library gives its cache by default, and so the kind of one that is not there any more.
+_BY_NAME: dict[str, Kind] = {
+    "torch_extensions": "torch_extensions", "vllm": "vllm", "torch_compile_cache": "vllm", "flashinfer": "flashinfer",
+    ".flashinfer": "flashinfer",
+}  # fmt: skip
+_EXTENSIONS = re.compile(r"py\d+t?_(cu\d*|cpu|rocm\S*|xpu\S*)")
+_TRITON = re.compile(r"[A-Za-z0-9_-]{32,}")
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ def cache_places(
     found: dict[str, Place] = {}
     own = host.environ()
     for environ in (*environs, own):
-        for place in _named(environ, machine):
+        for place in (*_named(environ, machine), *_extensions(host, environ, machine)):
             if place.path not in found or environ is own:
                 found[place.path] = replace(place, own=environ is own)
     for path in configured:
@@ -145,6 +153,21 @@ def _named(environ: Mapping[str, str], machine: Machine) -> list[Place]:
     return places
 
 
+def _extensions(host: Host, environ: Mapping[str, str], machine: Machine) -> list[Place]:
+    """Where `torch.utils.cpp_extension.load` keeps what it compiled: named by a variable, else where it is there."""
+    if environ.get(EXTENSIONS):
+        return [Place("torch_extensions", _absolute(environ[EXTENSIONS], machine.cwd, machine), EXTENSIONS)]
+    home = environ.get("HOME") or machine.home
+    path = f"{(environ.get('XDG_CACHE_HOME') or f'{home}/.cache').rstrip('/')}/torch_extensions"
+    try:
+        there = host.find(path) is not None
+    except NotRecorded:
+        there = False  # a bundle of an envguard that did not ask
+    except OSError:
+        there = True  # its reader says why it cannot be seen
+    return [Place("torch_extensions", path, "torch's default")] if there else []
+
+
 def _default(environ: Mapping[str, str], machine: Machine) -> str:
     """`<tmp>/torchinductor_<user>`; the user as `getpass.getuser` finds him."""
     names = (environ.get(name) for name in ("LOGNAME", "USER"))
@@ -160,10 +183,17 @@ def _absolute(path: str, base: str, machine: Machine) -> str:
 
 
 def _kind(host: Host, path: str) -> Kind:
-    """By what lies in it: inductor keeps folders of two characters and named ones, triton folders of long hashes."""
+    """By what lies in it: inductor keeps folders of two characters and named ones, triton folders of long hashes,
+    torch_extensions one a Python and accelerator. By its name where nothing lies there."""
+    named = _BY_NAME.get(posixpath.basename(path))
     try:
         names = [name for name, kind in host.listing(path) if kind == "directory"]
     except OSError:
+        return named or "inductor"
+    if any(_EXTENSIONS.fullmatch(name) for name in names):
+        return "torch_extensions"
+    if named is not None:
+        return named
+    if not names or any(name in ("fxgraph", "aotautograd", "triton", "locks") or len(name) == 2 for name in names):
         return "inductor"
-    inductor = any(name in ("fxgraph", "aotautograd", "triton", "locks") or len(name) == 2 for name in names)
-    return "inductor" if inductor or not names else "triton"
+    return "triton" if any(_TRITON.fullmatch(name) for name in names) else "other"

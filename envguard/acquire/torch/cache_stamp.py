@@ -13,6 +13,7 @@ import msgspec
 from envguard import clock
 from envguard.acquire.runs.checkpoints import STAMP_NAME
 from envguard.acquire.seam.host import Host
+from envguard.model.fingerprint import CacheKind
 
 MAX_STAMP = 1 << 16
 
@@ -23,7 +24,7 @@ class CacheStamp(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal["envguard.compile-cache"] = "envguard.compile-cache"
     version: Literal[1] = 1
     path: str
-    kind: Literal["inductor", "triton"]
+    kind: CacheKind
     began: str
     restored_at: str
     source: str

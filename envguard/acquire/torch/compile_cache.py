@@ -28,7 +28,7 @@ from envguard.acquire.torch.cache_trust import Trust
 from envguard.clock import NS
 from envguard.model.fingerprint import CompileCache
 
-Verdict = Literal["VALID", "FOREIGN", "MIXED", "EMPTY", "UNSAFE", "UNKNOWN"]
+Verdict = Literal["VALID", "FOREIGN", "MIXED", "EMPTY", "UNSAFE", "UNKNOWN", "OTHER"]
 ENTRY_FOLDERS = ("fxgraph/", "aotautograd/")
 UNNAMED = "unnamed"
 TAG = "] torch_version: "
@@ -145,6 +145,7 @@ def _sorted_out(kind: Kind, walked: Walk) -> Files:
         if not stat.is_file or is_passing(path):
             continue
         is_entry = path.startswith(ENTRY_FOLDERS) if kind == "inductor" else _is_kernel_record(path)
+        is_entry = is_entry and kind in ("inductor", "triton")
         (files.entries if is_entry else files.others)[path] = stat
         files.bytes += stat.size
         files.oldest_ns = min(files.oldest_ns or stat.mtime_ns, stat.mtime_ns)
@@ -247,6 +248,8 @@ def content_name(digest: str) -> str:
 
 
 def _verdict(kind: Kind, build: Build, files: Files, seen: dict[str, Seen]) -> tuple[Verdict, str | None]:
+    if kind not in ("inductor", "triton"):
+        return ("OTHER", "its files do not name the build that wrote them") if files.others else ("EMPTY", "no file")
     if not files.entries:
         # Compiled files alone are never looked up: triton's own helpers, or a run with the graph cache turned off.
         return "EMPTY", f"no entry beside {len(files.others)} compiled files" if files.others else "it holds no file"
