@@ -183,8 +183,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CacheKind = Literal["inductor", "triton", "torch_extensions", "vllm", "flashinfer", "other"]
-"""`torch_extensions`: libraries that `torch.utils.cpp_extension.load` compiled (DeepSpeed, quantisers); `other`: files
-of no layout that is known."""
+"""`torch_extensions`: libraries that `torch.utils.cpp_extension.load` compiled (DeepSpeed, quantisers); `other`:
+files of no layout that is known."""
 
 
 class CompileCache(msgspec.Struct, frozen=True, kw_only=True):
