@@ -97,3 +97,17 @@ def test_another_version_that_begins_to_run_by_itself_is_named(torch_stage: Stag
     whys = [item["why"] for item in json.loads(done.stdout)["drifts"] if item["subject"] == "litellm"]
     assert done.returncode == 1
     assert any("litellm_init.pth runs at every start" in why for why in whys)
+
+
+@pytest.mark.parametrize("kind", ["pth-code", "torch.backends", "inside torch"])
+def test_the_timeline_has_it_in_a_finding(stamped: Stage, kind: str) -> None:
+    files, named = NEWCOMERS[kind]
+    build_wheel(stamped.wheels, "newcomer", "1.0", files)
+    stamped.install("newcomer")
+    done = stamped.envguard("timeline", "--since-checkpoint", "step_690", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert any("newcomer" in item["title"] + item["says"] for item in answer["findings"])
+    assert any(named in item["says"] for item in answer["findings"])
+    kinds = [item["kind"] for item in answer["events"] if item["subject"] == "newcomer"]
+    assert kinds == ["package.installed"]

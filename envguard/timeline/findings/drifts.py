@@ -36,6 +36,9 @@ TELLS: dict[str, tuple[EventKind, ...]] = {
     "changed": CAME,
     "cpu": CAME,
     "gpu-build": CAME,
+    "accelerator": CAME,
+    "hooks": CAME,
+    "hooked": CAME,
     "origin": CAME,
     "removed": ("package.removed",),
     "rebuilt": (*CAME, "file.patched"),
@@ -47,6 +50,7 @@ TELLS: dict[str, tuple[EventKind, ...]] = {
 """Kind of change of a package → the kinds of event that tell of it; of every other kind all of them."""
 MADE: dict[str, EventKind] = {
     "added": "package.installed",
+    "hooks": "package.installed",
     "removed": "package.removed",
     "patched": "file.patched",
     "mended": "file.patched",
@@ -75,7 +79,7 @@ LABEL = {
     "env": "the environment variable ", "compile_cache": "the compile cache ", "code": "the code ",
     "python": "Python's ", "gpu": "the GPU's ", "system": "the machine's ", "driver": "the driver's ",
 }  # fmt: skip
-VERSIONED = ("changed", "added")
+VERSIONED = ("changed", "added", "hooks")
 """Changes of a package whose `b` is the version that is there now."""
 SLACK_S = 0.001
 
@@ -103,6 +107,9 @@ class _Ground:
         """Whether the event is of what the drift is of, and came after the stamp."""
         if end_of(event) < self.compared.taken_ns / clock.NS - SLACK_S:
             return False
+        if drift.kind == "stale":
+            # Nothing was written into that cache: the torch that loads it is another.
+            return event.subject == "torch" and event.kind in CAME
         if drift.facet in PACKAGE_FACETS:
             return self._of_package(event, drift)
         if event.kind not in OF_FACET.get(drift.facet, ()):
