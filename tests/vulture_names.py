@@ -10,7 +10,7 @@ _ = SimpleNamespace()
 _.readable, _.seekable, _.readinto, _.log_message, _.handle_starttag, _.optionxform, _.compress_type  # noqa: B018
 _.create_module, _.exec_module, _.provide, _._readlink, _._realpath, _._walk  # noqa: B018
 _.commenters, _.whitespace, _.whitespace_split  # noqa: B018
-_.format_arguments, _.list_commands, _.format_commands, _.LIST  # noqa: B018
+_.on_broken_pipe, _.format_arguments, _.list_commands, _.format_commands, _.LIST  # noqa: B018
 _.fail_on_recompile_limit_hit, _.recompile_limit, _.encode_special_tokens, _.justify  # noqa: B018
 # Arguments that a caller gives by position.
 _.frame, _.pl_module  # noqa: B018

@@ -77,11 +77,6 @@ def read_sources(
     return found
 
 
-def search_roots(env: Environment, dist: Distribution) -> tuple[str, ...]:
-    """The folders and modules from which import takes an editable install; empty where nothing says so."""
-    return tuple(root.path for root in _editable_roots(env, dist))
-
-
 class _Root(msgspec.Struct, frozen=True):
     """A place that import takes code from. `label` is the name of what lies there, empty for a folder of modules;
     `whole` counts every file and not code alone."""
