@@ -125,7 +125,7 @@ def _launch(screen: Screen, request: Request, target: Path | None) -> int:
             return gated.verdict.code
         for note in gated.notes:
             screen.warn(note)
-        screen.say(started_line(gated.report(), deep=gated.live.deep))
+        screen.say(started_line(gated.report(), gated.live))
         report, code = run(request.project, gated, plan, screen.say, screen.warn)
     except CannotExecute as error:
         _answer(screen, could_not_start(str(error), error.code), target)

@@ -10,6 +10,7 @@ import msgspec
 
 from envguard import __version__, clock
 from envguard.acquire.memo import Memo
+from envguard.acquire.packages.bytecode import judge_bytecode
 from envguard.acquire.packages.contents import AllContents, Policy, read_contents
 from envguard.acquire.packages.distributions import Distributions, read_distributions
 from envguard.acquire.packages.environment import Environment, locate
@@ -134,9 +135,11 @@ def assemble(
     packages = tuple(msgspec.structs.replace(each, hooks=hooks.get(each.name, ())) for each in packages)
     judge_pth(env.pth, owners, notes)
     judge_customizers(host, env, owners, notes)
-    if not request.in_process:  # a listing of every folder of torch is more than a stamp may cost
-        closely_read = (each for each in distributions.found if contents.of[each.directory].depth != "stat")
-        judge_winners(host, closely_read, distributions.found, env.abi, digests, notes)
+    closely_read = tuple(each for each in distributions.found if contents.of[each.directory].depth != "stat")
+    judge_winners(host, closely_read, distributions.found, env.abi, digests, notes)
+    bytecode = None
+    if not request.in_process and isinstance(host, LiveHost):  # a bundle holds no compiled files
+        bytecode = judge_bytecode(host, env, closely_read, digests, request.deep, notes)
     first = request.path0 if request.path0 is not None else (request.root or request.start,)
     for folder in first:
         judge_start(host, folder, env, frozenset(each.name for each in packages), notes)
@@ -180,6 +183,7 @@ def assemble(
         problems=tuple(dict.fromkeys(notes.problems)),
         unknown=tuple(dict.fromkeys(notes.unknown)),
         deep=request.deep,
+        bytecode=bytecode,
     )
 
 

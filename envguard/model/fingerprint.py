@@ -300,6 +300,14 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None = None
 
 
+class Bytecode(msgspec.Struct, frozen=True, kw_only=True):
+    """Compiled files of watched packages: how many are known to hold their source's code, or are named in a problem,
+    and how many were not compared."""
+
+    compared: int
+    left: int
+
+
 class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoint a stamp was made for, so that a stamp copied elsewhere is noticed."""
 
@@ -351,6 +359,8 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     origin: Literal["loaded", "launch", "live", "retrospective"] | None = None
     checkpoint: CheckpointRef | None = None
     diverged: tuple[Divergence, ...] | None = None
+    bytecode: Bytecode | None = None
+    """None where nobody looked: in a stamp, of a bundle, and in fingerprints from before it was looked at."""
     checksum: str | None = None
     """Of all else that a stored one says: `identity.sealed`."""
 

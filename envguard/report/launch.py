@@ -19,11 +19,13 @@ from envguard.report.paragraph import paragraph
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from envguard.model.fingerprint import Fingerprint
+
 _MOST_LINES = 8
 # What `restore` can bring back; for the rest somebody has to answer.
 _RESTORABLE = frozenset({"packages", "torch", "cuda", "compile_cache"})
 # Files beside what is installed, which no install takes away.
-_BESIDE = frozenset({"problem:extra-import", "problem:start-folder"})
+_BESIDE = frozenset({"problem:extra-import", "problem:foreign-bytecode", "problem:start-folder"})
 _EFFECT = {
     "breaks": "breaks the run",
     "numerics": "changes what it computes",
@@ -41,8 +43,7 @@ def render(
     head = {
         "go": "go: a first start, with nothing to be held against"
         if report.reference == FIRST_START
-        else f"go: nothing stands between this environment and {report.reference}"
-        + ("" if gated.live.deep else _BY_SIZE_AND_TIME),
+        else f"go: nothing stands between this environment and {report.reference}" + not_compared(gated.live),
         "retry": "not now: the machine is in a passing state",
         "refuse": f"refused: this is not the environment of {report.reference}"
         if verdict.drifts
@@ -153,11 +154,15 @@ def _waiver(facet: str, subject: str) -> str:
     return facet if subject in ("", facet) else f"{facet}:{subject}"
 
 
-# The watched packages are read; an edit elsewhere that keeps size and time shows only with --deep.
-_BY_SIZE_AND_TIME = " (unwatched packages by size and time)"
+def not_compared(live: Fingerprint) -> str:
+    """What a match does not rest on, in parentheses: `--deep` leaves nothing."""
+    parts = [] if live.deep else ["unwatched packages by size and time"]
+    if live.bytecode is not None and live.bytecode.left:
+        parts.append(f"{live.bytecode.left:,} compiled files of watched packages not compared with the source")
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
-def started_line(report: LaunchReport, *, deep: bool) -> str:
+def started_line(report: LaunchReport, live: Fingerprint) -> str:
     """One line for the person who starts it."""
     waived = f", {sum(len(w.covers) for w in report.waived)} waived" if report.waived else ""
     if report.reference == FIRST_START:
@@ -165,7 +170,7 @@ def started_line(report: LaunchReport, *, deep: bool) -> str:
     if report.unknown or any(drift.severity != "info" for drift in report.drifts):
         how = f"is let pass against {report.reference}"  # waived, or below `refuse`: no match, and not called one
     else:
-        how = f"matches {report.reference}{'' if deep else _BY_SIZE_AND_TIME}"
+        how = f"matches {report.reference}{not_compared(live)}"
     return f"envguard: {report.fingerprint} {how}{waived}: starting"
 
 

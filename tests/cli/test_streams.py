@@ -72,6 +72,7 @@ def test_a_schema_is_one_json_object_with_and_without_the_flag(stage: Stage, kin
 def test_no_paragraph_ends_a_line_in_blanks_or_breaks_a_word(torch_stage: Stage) -> None:
     step = torch_stage.checkpoints / "step_690"
     step.mkdir()
+    (step / "model.safetensors").write_bytes(b"weights")
     assert torch_stage.envguard("snapshot", "--into", str(step)).returncode == 0
     torch_stage.install("sglang")
     for words in (("diff", "step_690"), ("launch", "--against", "step_690", "--", "true")):

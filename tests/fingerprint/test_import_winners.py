@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from envguard.acquire.seam.host import LiveHost
+from envguard.acquire.seam.host import LiveHost, NotRecorded
 from envguard.config import Config
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
@@ -106,3 +107,31 @@ def test_what_wins_none_is_no_finding(made: Stage, extra: str) -> None:
 def test_what_another_package_brings_is_its_own_affair(made: Stage) -> None:
     made.install("addon")
     assert [problem for problem in looked(made).problems if problem.kind == "extra-import"] == []
+
+
+def test_a_stamp_looks_as_well(made: Stage) -> None:
+    path = put(made, "torch/nn.so")
+    try:
+        asked = Request(str(made.project), str(made.python), config=Config(), in_process=True)
+        taken = take(LiveHost(), asked, Digests())
+    finally:
+        path.unlink()
+    assert [problem.path for problem in taken.problems if problem.kind == "extra-import"] == [str(path)]
+
+
+class WithoutListings(LiveHost):
+    """A bundle of a version that did not list the folders of packages."""
+
+    def call(self, operation: str, *arguments: Any) -> Any:
+        if operation == "listing" and "/torch" in arguments[0]:
+            raise NotRecorded(arguments[0])
+        return super().call(operation, *arguments)
+
+
+def test_where_folders_were_not_listed_it_is_undetermined(made: Stage) -> None:
+    before = looked(made)
+    asked = Request(str(made.project), str(made.python), config=Config())
+    after = take(WithoutListings(), asked, Digests())
+    report = compare(before, after, (), "a", "b")
+    assert "whether files beside the modules of torch hide them" in {item.what for item in report.unknown}
+    assert report.exit_code() == 3

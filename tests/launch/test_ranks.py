@@ -135,6 +135,7 @@ def test_ranks_that_handle_a_signal_get_it_past_a_launcher_that_does_not(
         process.send_signal(number)
         until(lambda: heard(stage) == [[number.name], [number.name]])
         assert process.poll() is None
+        until(lambda: bool(record(stage)["signals"]))  # written once the signal is handed on
         assert sorted(record(stage)["signals"][0]["to"]) == sorted(ranks(stage))
 
 

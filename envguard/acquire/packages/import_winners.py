@@ -25,14 +25,14 @@ def judge_winners(
     for dist in watched:
         if dist.editable is not None:
             continue
-        own = _paths(dist, digests)
+        own = own_paths(dist, digests)
         for path, module in _winners(host, dist, own, abi, notes):
-            if not any(path in _paths(each, digests) for each in everyone if each.location == dist.location):
+            if not any(path in own_paths(each, digests) for each in everyone if each.location == dist.location):
                 says = f"{path} is imported instead of {module}, and no package lists it: remove it"
                 notes.problem("extra-import", dist.name, says, f"{dist.location}/{path}")
 
 
-def _paths(dist: Distribution, digests: Digests) -> frozenset[str]:
+def own_paths(dist: Distribution, digests: Digests) -> frozenset[str]:
     """The files of a distribution, below its location."""
     seen = digests.package(dist.directory)
     if seen is not None:
@@ -44,34 +44,40 @@ def _winners(
     host: Host, dist: Distribution, own: frozenset[str], abi: str | None, notes: Notes
 ) -> Iterator[tuple[str, str]]:
     """(path that wins, path that loses), below the distribution's location."""
-    modules: dict[str, dict[str, tuple[int, str]]] = {}
-    for path in sorted(own):
-        folder, _, name = path.rpartition("/")
-        found = _module(name, abi)
-        if not folder or found is None:
-            continue
-        module, rank = found
-        best = modules.setdefault(folder, {})
-        best[module] = min(best.get(module, (rank, path)), (rank, path))
-    for folder, best in modules.items():
+    for folder, best in _modules(own, abi).items():
+        place = f"{dist.location}/{folder}"
         try:
-            names = host.listing(f"{dist.location}/{folder}")
-        except NotRecorded:
-            return  # a bundle holds the listings that its own command asked for
+            names = host.listing(place)
         except (FileNotFoundError, NotADirectoryError):
             continue  # what is missing is reported by whoever compares with RECORD
+        except NotRecorded as error:
+            # A bundle of a version that did not list folders holds none of the others, either.
+            notes.unseen(f"whether files beside the modules of {dist.name} hide them", error)
+            return
         except OSError as error:
-            notes.unseen(f"whether a file in {dist.location}/{folder} hides a module of {dist.name}", error)
+            notes.unseen(f"whether a file in {place} hides a module of {dist.name}", error)
             continue
         for name, kind in names:
-            path = f"{folder}/{name}"
             if kind in ("directory", "link") and name in best and best[name][0] > _PACKAGE:
-                if _is_package(host, f"{dist.location}/{path}", abi):
-                    yield f"{path}/__init__.py", best[name][1]
-            elif path not in own and (extra := _module(name, abi)) is not None:
+                if _is_package(host, f"{place}/{name}", abi):
+                    yield f"{folder}/{name}/__init__.py", best[name][1]
+            elif (extra := _module(name, abi)) is not None:
                 module, rank = extra
-                if module in best and rank < best[module][0]:
-                    yield path, best[module][1]
+                if module in best and rank < best[module][0] and f"{folder}/{name}" not in own:
+                    yield f"{folder}/{name}", best[module][1]
+
+
+def _modules(own: Iterable[str], abi: str | None) -> dict[str, dict[str, tuple[int, str]]]:
+    """Folder → module → (rank, path) of what an import should take, in the order of the folders."""
+    modules: dict[str, dict[str, tuple[int, str]]] = {}
+    for path in own:
+        folder, _, name = path.rpartition("/")
+        found = _module(name, abi) if folder else None
+        if found is not None:
+            module, rank = found
+            best = modules.setdefault(folder, {})
+            best[module] = min(best.get(module, (rank, path)), (rank, path))
+    return dict(sorted(modules.items()))
 
 
 def _module(name: str, abi: str | None) -> tuple[str, int] | None:
