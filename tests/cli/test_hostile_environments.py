@@ -121,6 +121,7 @@ def test_a_secret_that_lies_around_is_in_no_answer_and_no_file(torch_stage: Stag
     code = "import torch, time; print(flush=True); time.sleep(60)"
     checkpoint = torch_stage.checkpoints / "step_1"
     checkpoint.mkdir()
+    (checkpoint / "model.safetensors").write_bytes(b"weights")  # without a file, nothing dates it
     python = str(torch_stage.python)
     running = [python, "-c", code, *words]
     with subprocess.Popen(running, env=torch_stage.environ(extra), stdout=subprocess.PIPE) as process:

@@ -80,7 +80,8 @@ def test_no_paragraph_ends_a_line_in_blanks_or_breaks_a_word(torch_stage: Stage)
         lines = [line for line in (done.stdout + done.stderr).splitlines() if "envguard " not in line]
         assert lines, done.returncode
         assert all(line == line.rstrip() for line in lines)
-        assert max(map(len, lines)) <= 60
+        # A path stays whole, however long it is, so that it can be copied.
+        assert max(len(line) for line in lines if str(torch_stage.project) not in line) <= 60
         assert "torch torch" not in done.stdout
 
 
