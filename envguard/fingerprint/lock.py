@@ -26,6 +26,7 @@ from packaging.utils import canonicalize_name
 from envguard.acquire.seam.address import Address
 from envguard.acquire.seam.collector.redaction import redact
 from envguard.errors import InputError
+from envguard.fingerprint.uv_choices import AskedOfUv, Choice, choices, encoded, holds
 
 LockKind = Literal["pylock", "uv.lock", "requirements"]
 
@@ -95,15 +96,32 @@ class Lock:
     edges: Mapping[int, tuple[tuple[int, str | None], ...]] = field(default_factory=dict)
     """uv.lock: package index → (index of what it depends on, marker of that edge)."""
     roots: tuple[int, ...] = ()
+    offered: Mapping[str, tuple[tuple[int, str | None], ...]] = field(default_factory=dict)
+    """uv.lock: extra or group, as its markers name it → what it brings in."""
+    conflicts: tuple[Choice, ...] = ()
+    asked: Choice = frozenset()
+    """Extras and groups that are known to be asked for."""
+
+    def asking(self, words: AskedOfUv) -> Lock:
+        """The lock, with what a command line of uv asks of it. What is in no lock of this project is left out."""
+        names = {words.package} if words.package is not None else {self.packages[root].name for root in self.roots}
+        left_out = {encoded(kind, package, name) for kind, name in words.left_out for package in names}
+        named = {encoded(kind, package, name) for kind, name in words.named if name is not None for package in names}
+        for kind in {kind for kind, name in words.named if name is None}:
+            named |= {
+                each for each in self.offered for package in names if each.startswith(encoded(kind, package, ""))
+            }
+        return replace(self, asked=frozenset((named & self.offered.keys()) - left_out))
 
     def select(self, environment: Mapping[str, str], installed: Installed) -> Selection:
         """The packages for one interpreter and platform, without the workspace itself.
 
         `installed` are the versions that the environment has, by name. Which extras and groups were synced stands in
-        no file: what they alone bring in belongs to the lock where it is installed. Of several entries of one package
-        (conflicting extras, groups, sources) the one that is installed was synced; where none is, that is not known.
+        no file, beyond those in `asked`: what others alone bring in belongs to the lock where it is installed. Of
+        several entries of one package (conflicting extras, groups, sources) the one that is installed was synced;
+        where none is, that is not known.
         """
-        chosen = self._reached(environment) if self.kind == "uv.lock" else enumerate(self.packages)
+        chosen = self._reached(environment, installed) if self.kind == "uv.lock" else enumerate(self.packages)
         by_name: dict[str, list[Locked]] = {}
         for index, item in chosen:
             if index not in self.roots and item.applies(environment):
@@ -119,20 +137,35 @@ class Lock:
                     several.append(Several(name, tuple(sorted({item.version or "?" for item in required or items}))))
         return Selection(tuple(found), tuple(several))
 
-    def _reached(self, environment: Mapping[str, str]) -> Iterator[tuple[int, Locked]]:
-        """uv.lock holds every platform and every extra: what is required is what the roots lead to here."""
-        required, stack = set(self.roots), list(self.roots)
-        while stack:
-            for target, marker in self.edges.get(stack.pop(), ()):
-                edge = Locked("", None, marker=marker)
-                if target not in required and edge.applies(environment):
-                    required.add(target)
-                    stack.append(target)
+    def _reached(self, environment: Mapping[str, str], installed: Installed) -> Iterator[tuple[int, Locked]]:
+        """uv.lock holds every platform and every extra: what is required is what the roots lead to here, under the
+        choices that fit best to what is installed."""
+        found: dict[frozenset[int], int] = {}
+        for choice in choices(self.conflicts, self.asked):
+            reached = frozenset(self._reach(environment, choice))
+            found[reached] = sum(self.packages[index].version not in installed.get(self.packages[index].name, ())
+                                 for index in reached.difference(self.roots))  # fmt: skip
+        fewest = min(found.values())
+        best = [reached for reached, departs in found.items() if departs == fewest]
+        # A name that every choice requires is required, whichever of its entries was meant.
+        names = [{self.packages[index].name for index in reached} for reached in best]
+        always = names[0].intersection(*names[1:])
+        required = {index for reached in best for index in reached if self.packages[index].name in always}
         for index, item in sorted(enumerate(self.packages), key=lambda pair: pair[0] not in required):
             if index in required or not self.roots:
                 yield index, item
             else:
                 yield index, replace(item, required=False)
+
+    def _reach(self, environment: Mapping[str, str], choice: Choice) -> set[int]:
+        reached, stack = set(self.roots), [edge for root in self.roots for edge in self.edges.get(root, ())]
+        stack += [edge for name in choice for edge in self.offered.get(name, ())]
+        while stack:
+            target, marker = stack.pop()
+            if target not in reached and holds(marker, environment, choice):
+                reached.add(target)
+                stack += self.edges.get(target, ())
+        return reached
 
 
 def _fitting(items: Sequence[Locked], installed: Sequence[str]) -> Locked | None:
@@ -219,7 +252,32 @@ def _uv_lock(path: str, table: dict[str, Any]) -> Lock:
     packages = tuple(_uv_entry(entry) for entry in raw)
     roots = tuple(index for index, entry in enumerate(raw) if _is_root(entry))
     edges = {index: tuple(_edges(raw, entry)) for index, entry in enumerate(raw)}
-    return Lock("uv.lock", path, packages, (), edges, roots)
+    offered = dict(_offered(raw, roots))
+    conflicts = tuple(frozenset(_conflict(item)) for item in _lists(table.get("conflicts")))
+    return Lock("uv.lock", path, packages, (), edges, roots, offered, tuple(each for each in conflicts if each))
+
+
+def _lists(value: object) -> list[list[Any]]:
+    return [item for item in value if isinstance(item, list)] if isinstance(value, list) else []
+
+
+def _conflict(items: list[Any]) -> Iterator[str]:
+    for item in _tables(items):
+        for kind in ("extra", "group"):
+            if isinstance(item.get("package"), str) and isinstance(item.get(kind), str):
+                yield encoded(kind, item["package"], item[kind])
+
+
+def _offered(
+    raw: Sequence[Mapping[str, Any]], roots: Sequence[int]
+) -> Iterator[tuple[str, tuple[tuple[int, str | None], ...]]]:
+    """Extras and groups of the project and of the members of its workspace."""
+    for index, entry in enumerate(raw):
+        source = entry.get("source")
+        if index in roots or (isinstance(source, dict) and source.keys() & {"editable", "virtual", "directory"}):
+            for kind, key in (("extra", "optional-dependencies"), ("group", "dev-dependencies")):
+                for name, wanted in table.items() if isinstance(table := entry.get(key), dict) else ():
+                    yield encoded(kind, entry["name"], name), tuple(_edges(raw, {"dependencies": wanted}))
 
 
 def _tables(value: object) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from envguard.acquire.packages.environment import is_environment, is_tool, which_in
 from envguard.acquire.packages.starts import Started, started_by
 from envguard.acquire.seam.host import Host
+from envguard.fingerprint.uv_choices import AskedOfUv
 from envguard.launch import shell_line, uv_project
 from envguard.launch.options import Options, read_options
 from envguard.launch.shell_line import NotSimple
@@ -80,6 +81,8 @@ class Start:
     runner: Runner | None = None
     undetermined: tuple[Undetermined, ...] = ()
     path0: tuple[str, ...] | None = None
+    asked: AskedOfUv | None = None
+    """The extras and groups that `uv run` is given."""
 
 
 @dataclass(frozen=True)
@@ -536,7 +539,7 @@ def _uv(layer: _Layer, words: tuple[str, ...]) -> Start:
     inner = layer.inside(prefix) if prefix is not None else layer
     rest = options.rest
     if options.has("-m", "--module"):
-        return _program(inner, (chosen.interpreter, "-m", *rest))
-    if rest and uv_project.is_script(layer.host, layer.absolute(rest[0]), rest[0]):
-        return _program(inner, (chosen.interpreter, *rest))
-    return _program(inner, rest)
+        rest = (chosen.interpreter, "-m", *rest)
+    elif rest and uv_project.is_script(layer.host, layer.absolute(rest[0]), rest[0]):
+        rest = (chosen.interpreter, *rest)
+    return replace(_program(inner, rest), asked=uv_project.asked_of(options))

@@ -291,9 +291,9 @@ def _sight(
 def _reference(request: Request, places: Places) -> tuple[Reference | None, tuple[str, ...]]:
     """What to match, None for a first start, where `--baseline` found nothing to match; and in words what of it is
     worth a note. The checkpoint that the command goes on from is never exchanged for another."""
-    if request.against is not None:
-        return resolve(request.against, places), ()
     started = request.started
+    if request.against is not None:
+        return _as_asked(resolve(request.against, places), started), ()
     of_command = resumed(request.command, replace(places, start=started.folder), started.environ)
     if of_command is not None and of_command.checkpoint is not None:
         # What the command calls it is a REF only where both start from one folder.
@@ -304,8 +304,15 @@ def _reference(request: Request, places: Places) -> tuple[Reference | None, tupl
         return Reference(of_command.label, "checkpoint", no_stamp=why), ()
     doubt = (f"{of_command.label}: {of_command.why}",) if of_command is not None else ()
     try:
-        return resolve_default(places), doubt
+        return _as_asked(resolve_default(places), started), doubt
     except UsageError:
         if request.baseline:
             return None, doubt
         raise
+
+
+def _as_asked(reference: Reference, started: Start) -> Reference:
+    """A lock, with the extras and groups that the command asks for."""
+    if reference.lock is None or started.asked is None:
+        return reference
+    return replace(reference, lock=reference.lock.asking(started.asked))

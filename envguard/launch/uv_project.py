@@ -15,10 +15,14 @@ from typing import Any
 
 from envguard.acquire.packages.environment import is_environment
 from envguard.acquire.seam.host import Host
+from envguard.fingerprint.uv_choices import AskedOfUv, Kind, normalised
 from envguard.launch.options import Options
 
 _MOST_TOML = 4 << 20
 _MOST_HEAD = 64 << 10
+_NAMES: dict[str, Kind] = {"--extra": "extra", "--group": "group", "--only-group": "group"}
+_LEFT_OUT: dict[str, Kind] = {"--no-extra": "extra", "--no-group": "group"}
+_ALL: dict[str, Kind] = {"--all-extras": "extra", "--all-groups": "group"}
 _OVERLAY = ("-w", "--with", "--with-editable", "--with-requirements")
 
 
@@ -58,6 +62,21 @@ def choose(host: Host, options: Options, environ: Mapping[str, str], folder: str
     if not is_environment(host, prefix):
         return Chosen(None, f"the project's environment {prefix} is not there, and uv would make it", syncs)
     return Chosen(f"{prefix}/bin/python", syncs=syncs, variables=variables)
+
+
+def asked_of(options: Options) -> AskedOfUv:
+    """The extras and groups that the options of `uv run` name."""
+    named: list[tuple[Kind, str | None]] = []
+    left_out: list[tuple[Kind, str]] = []
+    for option, values in options.found:
+        if option in _NAMES and values:
+            named.append((_NAMES[option], normalised(values[0])))
+        elif option in _LEFT_OUT and values:
+            left_out.append((_LEFT_OUT[option], normalised(values[0])))
+        elif option in _ALL:
+            named.append((_ALL[option], None))
+    package = options.last("--package")
+    return AskedOfUv(tuple(named), tuple(left_out), normalised(package) if package is not None else None)
 
 
 def _without_project(

@@ -31,6 +31,7 @@ from envguard.timeline.findings.draft import Draft, finish
 from envguard.timeline.findings.drifts import drift_findings
 from envguard.timeline.findings.elsewhere import elsewhere_findings
 from envguard.timeline.findings.foundation import Foundation, foundation_findings, read_foundation
+from envguard.timeline.findings.hiding import hiding_findings
 from envguard.timeline.findings.inputs import input_findings
 from envguard.timeline.findings.losses import Asked, loss_findings, sound_in
 from envguard.timeline.findings.others import driver_findings, edit_findings, stale_findings
@@ -48,7 +49,7 @@ from envguard.timeline.packages.restored import read_restored
 from envguard.timeline.packages.sightings import Sightings, read_sightings
 from envguard.timeline.rates.states import States
 from envguard.timeline.rates.throughput import read_throughput
-from envguard.timeline.reach import out_of_reach
+from envguard.timeline.reach import out_of_reach, undated_since
 
 SLACK_S = 0.001
 
@@ -254,7 +255,8 @@ def _beyond(survey: Survey, own: Iterable[Record], bounds: Bounds) -> tuple[Unkn
     """Why what happened since the checkpoint cannot be told, or not all of it: "nothing" would be no answer then."""
     checkpoint = bounds.checkpoint
     if checkpoint is None:
-        return ()
+        why_not = undated_since(survey, own, bounds.since) if bounds.since is not None else None
+        return (Unknown("packages since then", why_not, code="since"),) if why_not is not None else ()
     what = f"what changed since {checkpoint.name}"
     found = [*_no_stamp(survey, checkpoint)]
     if checkpoint.incomplete is not None:
@@ -294,6 +296,7 @@ def _drafts(survey: Survey, known: Understood, bounds: Bounds, saved: Event | No
     drafts += foundation_findings(known.foundation, of_checkpoint, saved, since, ref)
     had = next((item for item in known.own if _is_of(item, survey, of_checkpoint)), None)
     drafts += swap_findings(known.packages, known.events, of_checkpoint, saved, since, ref, had)
+    drafts += hiding_findings(known.packages, of_checkpoint, saved, since, ref)
     told = {swap.group.id for swap in known.packages.swaps if counts(swap)}
     # What its own stamp no longer has went before that was taken.
     drafts += removal_findings(known.packages, of_checkpoint, saved, _settled(survey, bounds), told)

@@ -50,3 +50,19 @@ def out_of_reach(survey: Survey, own: Iterable[Record], checkpoint: Checkpoint) 
         f"every package of this environment was {how} after {checkpoint.name} was saved, the first at {first}: what "
         "was there before is known only where a witness names it"
     )
+
+
+def undated_since(survey: Survey, own: Iterable[Record], since: float) -> str | None:
+    """Why the packages do not tell what happened since a moment (s): the times of some are those of an image, or were
+    kept by a copy that was made after it. None where each bears a time of its own, or a record of this environment
+    is as old as the moment: what departs from that has an event."""
+    since_ns = int(since * clock.NS)
+    if any(record.time_ns <= since_ns for record in own):
+        return None
+    undated = [item.name for item in survey.installs if item.copied_ns is None and item.end_ns is None]
+    if undated:
+        return f"{some_of(undated)}: when they were installed is not known: their files bear no time of their own"
+    copied = [item.name for item in survey.installs if (item.copied_ns or 0) > since_ns]
+    if copied:
+        return f"{some_of(copied)}: put here since then, by a copy that kept its times; what was there is not known"
+    return None

@@ -16,6 +16,7 @@ from envguard.fingerprint.lock import Lock, Locked, lock_kind, parse_lock
 from envguard.fingerprint.partial import Recalled
 from envguard.fingerprint.places import Reference
 from envguard.fingerprint.requirements import marker_environment
+from envguard.fingerprint.uv_choices import AskedOfUv
 from envguard.model.drift import DiffReport
 from envguard.model.fingerprint import Fingerprint
 from tests.fingerprint.made import fingerprint, package, torch
@@ -375,3 +376,85 @@ def test_one_version_of_two_sources_has_the_hashes_of_both() -> None:
         if item.name == "torch"
     ]  # fmt: skip
     assert item.sha256 == ("aa", "bb")
+
+
+FORKED = """
+version = 1
+requires-python = ">=3.11"
+conflicts = [
+    [{ package = "my-trainer", extra = "cpu" }, { package = "my-trainer", extra = "cu" }],
+    [{ package = "my-trainer", group = "old" }, { package = "my-trainer", group = "new" }],
+]
+
+[[package]]
+name = "my-trainer"
+version = "0.1"
+source = { editable = "." }
+dependencies = [
+    { name = "numpy", version = "1.26.4", marker = "extra == 'group-10-my-trainer-old'" },
+    { name = "numpy", version = "2.1.0", marker = "extra != 'group-10-my-trainer-old'" },
+]
+
+[package.optional-dependencies]
+cpu = [{ name = "torch", version = "2.8.0+cpu" }]
+cu = [{ name = "torch", version = "2.8.0+cu128" }]
+log = [{ name = "wandb" }]
+
+[package.dev-dependencies]
+old = [{ name = "numpy", version = "1.26.4" }]
+new = [{ name = "numpy", version = "2.1.0" }]
+
+[[package]]
+name = "numpy"
+version = "1.26.4"
+
+[[package]]
+name = "numpy"
+version = "2.1.0"
+
+[[package]]
+name = "torch"
+version = "2.8.0+cpu"
+
+[[package]]
+name = "torch"
+version = "2.8.0+cu128"
+
+[[package]]
+name = "wandb"
+version = "0.20"
+"""
+
+
+@pytest.mark.parametrize(
+    ("installed", "meant"),
+    [
+        ({"numpy": "1.26.4", "torch": "2.8.0+cu128"}, {"numpy": "1.26.4", "torch": "2.8.0+cu128"}),
+        ({"numpy": "2.1.0", "torch": "2.8.0+cpu"}, {"numpy": "2.1.0", "torch": "2.8.0+cpu"}),
+        ({"numpy": "2.1.0", "wandb": "0.20"}, {"numpy": "2.1.0", "wandb": "0.20"}),
+        ({"numpy": "2.0.0"}, {}),  # neither: which was synced is not known
+    ],
+)
+def test_the_markers_of_conflicting_groups_choose_by_what_is_installed(
+    installed: dict[str, str], meant: dict[str, str]
+) -> None:
+    selection = parse_lock("uv.lock", FORKED.encode()).select(HERE, {name: (v,) for name, v in installed.items()})
+    assert {item.name: item.version for item in selection.packages} == meant
+    assert [item.name for item in selection.several] == ([] if meant else ["numpy"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        (AskedOfUv((("extra", "cpu"),)), {"numpy": "1.26.4", "torch": "2.8.0+cpu"}),
+        (AskedOfUv((("extra", "cu"), ("group", "new"))), {"numpy": "2.1.0", "torch": "2.8.0+cu128"}),
+        (AskedOfUv((("extra", "log"),)), {"numpy": "1.26.4", "torch": "2.8.0+cu128", "wandb": "0.20"}),
+        (AskedOfUv((("extra", None),), (("extra", "cpu"), ("extra", "cu"))),
+         {"numpy": "1.26.4", "torch": "2.8.0+cu128", "wandb": "0.20"}),
+        (AskedOfUv((("extra", "cpu"),), package="another"), {"numpy": "1.26.4", "torch": "2.8.0+cu128"}),
+    ],
+)  # fmt: skip
+def test_what_the_command_asks_of_uv_is_what_the_lock_is_selected_by(asked: AskedOfUv, meant: dict[str, str]) -> None:
+    lock = parse_lock("uv.lock", FORKED.encode()).asking(asked)
+    selection = lock.select(HERE, {"numpy": ("1.26.4",), "torch": ("2.8.0+cu128",)})
+    assert ({item.name: item.version for item in selection.packages}, selection.several) == (meant, ())

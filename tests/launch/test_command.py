@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from envguard.acquire.seam.host import LiveHost
+from envguard.fingerprint.uv_choices import AskedOfUv
 from envguard.launch.command import Start, What, parse_start
 from envguard.launch.shell_line import NotSimple, simple_commands
 
@@ -289,6 +290,21 @@ def test_a_lone_link_to_the_python_of_a_venv_starts_the_base(two: Two, tmp_path:
         asked = [str(link), "-I", "-c", "import sys; print(sys.prefix)"]
         real = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
         assert prefix_of(two.parse(f"{link} train.py")) == real
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ("", AskedOfUv()),
+        ("--extra cu128 --group=Old_One", AskedOfUv((("extra", "cu128"), ("group", "old-one")))),
+        ("--all-extras --no-extra cpu", AskedOfUv((("extra", None),), (("extra", "cpu"),))),
+        ("--package Other --only-group dev", AskedOfUv((("group", "dev"),), package="other")),
+    ],
+)
+def test_what_uv_run_asks_for(two: Two, tmp_path: Path, options: str, asked: AskedOfUv) -> None:
+    project = uv_project(tmp_path, two)
+    words = shlex.split(f"nohup uv run --no-sync {options} train.py")
+    assert parse_start(LiveHost(), words, two.environ, str(project)).asked == asked
 
 
 def uv_project(root: Path, two: Two) -> Path:

@@ -42,6 +42,10 @@ class Swap:
     """The restore of envguard's own that installed it."""
     again: bool = False
     """It is the very build that the last word before it names: nothing was swapped."""
+    beside: tuple[Install, ...] = ()
+    """Other folders that the package is installed in, from before: one of them all hides the others."""
+    first: bool = True
+    """It is the one that import picks."""
 
     @property
     def perhaps(self) -> bool:
@@ -90,6 +94,7 @@ def read_packages(
     present = present or Present()
     gone = read_removals(Known(installs, uses, groups, graph, sightings, records, restored, present, cut_short))
     current = {install.name: install for install in installs}
+    elsewhere = _installed_twice(installs)
     doubtful = [item for item in gone if present.busy and not item.dated]
     gone = tuple(item for item in gone if item not in doubtful)
     events: list[Event] = []
@@ -101,7 +106,11 @@ def read_packages(
         changes = []
         for install in group.installs:
             known = (*sightings.get(install.name, ()), *cached.get(install.name, ()))
-            swap = _swap(install, group, groups, asked, graph, known, current, hints or Hints())
+            others = elsewhere.get(install.name, ())
+            beside = tuple(each for each in others if _stays_beside(install, each))
+            swap = _swap(install, group, groups, asked, graph, known, current, hints or Hints(), beside)
+            earlier = tuple(each for each in beside if each.location != install.location and _is_older(each, group))
+            swap = replace(swap, beside=earlier, first=not others or others[0] is install)
             own = maker(swap.install, restored)
             swap = swap if own is None else _brought_back(swap, own)
             swaps.append(swap)
@@ -158,12 +167,15 @@ def _swap(
     known: Sequence[Sighting],
     installs: Mapping[str, Install],
     hints: Hints,
+    beside: tuple[Install, ...] = (),
 ) -> Swap:
-    """`known` are the sightings of this package, `asked` all that the run had to meet."""
+    """`known` are the sightings of this package, `asked` all that the run had to meet, `beside` its other installs
+    that are still there: none of them was replaced."""
     new = Version(install.version, install.full_version or install.version or "unknown")
     was_there = hints.was_there.get(install.name)
-    was_there = was_there or _was_there(install, group, graph, installs)
+    was_there = was_there or _was_there(install, group, graph, installs, beside)
     candidates = previous_builds(group.end_ns, known, new, install.build)
+    candidates = tuple(item for item in candidates if not any(_is_there(item, other) for other in beside))
     # A build that merely lies in the cache is no reason to say that this package was replaced, unless it was unpacked
     # just when an earlier run installed something here.
     if was_there is None and candidates and candidates[0].best == "weak":
@@ -215,6 +227,35 @@ def _same_build(
     return None if any(item.time_ns is None or item.time_ns > last.time_ns for item in later) else last
 
 
+def _installed_twice(installs: Sequence[Install]) -> dict[str, list[Install]]:
+    """Packages with several metadata folders, with all their installs in the order of the path."""
+    found: dict[str, list[Install]] = {}
+    for install in installs:
+        found.setdefault(install.name, []).append(install)
+    return {name: those for name, those in found.items() if len(those) > 1}
+
+
+def _stays_beside(install: Install, other: Install) -> bool:
+    """Whether an install left another one as it was: one in another folder, or one whose RECORD still describes the
+    files where this one has none."""
+    if other.location != install.location:
+        return True
+    return other is not install and install.build is None and other.build is not None
+
+
+def _is_older(other: Install, group: Group) -> bool:
+    moment = other.copied_ns or other.end_ns
+    return moment is None or moment < group.start_ns
+
+
+def _is_there(before: Previous, other: Install) -> bool:
+    """Whether a build that was there before is one that is installed still."""
+    build = before.first("build")
+    if build is not None and other.build is not None:
+        return build == other.build
+    return before.version.full in (other.full_version, other.version)
+
+
 def _names(item: Sighting, install: Install, group: Group) -> bool:
     return (
         (item.source, item.version.declared) == ("lock-file", install.version)
@@ -255,10 +296,14 @@ def _unpacked_for(before: Previous, group: Group, groups: tuple[Group, ...]) -> 
     return None
 
 
-def _was_there(install: Install, group: Group, graph: Graph, installs: Mapping[str, Install]) -> str | None:
+def _was_there(
+    install: Install, group: Group, graph: Graph, installs: Mapping[str, Install], beside: tuple[Install, ...]
+) -> str | None:
     """Why an earlier version must have been installed: something older asks for it, or left its folder."""
     if install.survived is not None:
         return f"{install.survived} is older than this install: an earlier one left it"
+    if any(_is_older(other, group) for other in beside):
+        return None  # the other one met what asked for it
     for edge in graph.to.get(install.name, ()):
         requirer = installs.get(edge.requirer)
         if edge.by_extra or requirer is None or requirer.end_ns is None or requirer.doubt is not None:
