@@ -170,6 +170,7 @@ class _Reading:
         self.options = options
         self.places = places
         self.found = places.checkpoints().found
+        self.unseen: Resumed | None = None
 
     def answer(self) -> Resumed | None:
         named = [option for option in self.options if option.strength is not None and option.value is not None]
@@ -257,25 +258,33 @@ class _Reading:
 
     def _of_step(self, step: int) -> Resumed:
         inside = [item for run in self._runs() for item in run.inner if item.step == step]
+        if self.unseen is not None:
+            return self.unseen
         found = inside or [item for item in self.found if item.step == step]
         if not found:
             return Resumed(str(step), why=f"no checkpoint of step {step} is here")
         return self._one([self._called(item) for item in found])
 
-    def _runs(self) -> Iterator[NotOne]:
-        """The run directories that options name, to load from or to save in."""
+    def _runs(self) -> Sequence[NotOne]:
+        """The run directories that options name. One that cannot be read is `unseen`."""
+        runs = []
         for option in self.options:
             if option.value and (option.is_output or option.strength in ("resumes", "names")):
                 try:
                     at = checkpoint_at(self.places.host, self.places.path(option.value))
-                except OSError:
-                    continue  # whoever needs it for itself reports it
+                except OSError as error:
+                    self.unseen = Resumed(option.value, why=f"{option.value} cannot be read: {reason(error)}")
+                    continue
                 if isinstance(at, NotOne) and at.inner:
-                    yield at
+                    runs.append(at)
+        return runs
 
     def _newest(self, option: _Option | None) -> Resumed | None:
         """The newest checkpoint of the folder that the run saves in; of the newest run where no option names one."""
-        for run in self._runs():
+        runs = self._runs()
+        if self.unseen is not None:
+            return self.unseen
+        for run in runs:
             return self._run(posixpath.relpath(run.path, self.places.start), run)
         if option is not None and "".join(option.tokens) == "initfrom":
             return self._named(_Option("resume", self._output() or "out"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -135,3 +137,23 @@ def test_where_folders_were_not_listed_it_is_undetermined(made: Stage) -> None:
     report = compare(before, after, (), "a", "b")
     assert "whether files beside the modules of torch hide them" in {item.what for item in report.unknown}
     assert report.exit_code() == 3
+
+
+class _Shut(LiveHost):
+    """A machine on which one folder cannot be listed, for a reason that is not its absence."""
+
+    def listing(self, path: str) -> tuple[tuple[str, str], ...]:
+        if path.endswith("/torch/nn"):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return super().listing(path)
+
+
+def test_a_folder_that_cannot_be_read_beside_a_module_is_not_passed_over(made: Stage) -> None:
+    """It may be a package, and would then be imported instead of the module."""
+    folder = made.site / "torch/nn"
+    folder.mkdir()
+    try:
+        seen = take(_Shut(), Request(str(made.project), str(made.python), config=Config()), Digests())
+        assert any(item.decides and f"{folder} hides a module of torch" in item.what for item in seen.unknown)
+    finally:
+        folder.rmdir()

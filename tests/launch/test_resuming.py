@@ -233,3 +233,25 @@ def test_several_of_one_environment_are_as_good_as_one(tmp_path: Path) -> None:
 def test_the_newest_of_nothing_is_a_fresh_start(tmp_path: Path) -> None:
     places = Places(LiveHost(), str(tmp_path), (str(tmp_path / "checkpoints"),), str(tmp_path / "s"), no_live)
     assert ask(places, "--resume auto") is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--output_dir loop --resume",
+        "--save-dir loop --resume=auto",
+        "out_dir=loop resume=True",
+        "--out_dir=loop --init_from=resume",
+        "--output-dir loop --save-dir megatron --resume",
+        "--checkpoint.folder loop --checkpoint.load_step 200",
+    ],
+)
+def test_a_folder_to_go_on_from_that_cannot_be_read_is_no_fresh_start(
+    places: Places, tmp_path: Path, words: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    found = ask(places, words)
+    assert found is not None
+    assert found.checkpoint is None
+    assert found.why is not None
+    assert found.why.startswith("loop cannot be read")

@@ -59,7 +59,7 @@ def _winners(
             continue
         for name, kind in names:
             if kind in ("directory", "link") and name in best and best[name][0] > _PACKAGE:
-                if _is_package(host, f"{place}/{name}", abi):
+                if _is_package(host, dist, f"{folder}/{name}", abi, notes):
                     yield f"{folder}/{name}/__init__.py", best[name][1]
             elif (extra := _module(name, abi)) is not None:
                 module, rank = extra
@@ -92,10 +92,13 @@ def _module(name: str, abi: str | None) -> tuple[str, int] | None:
     return None
 
 
-def _is_package(host: Host, folder: str, abi: str | None) -> bool:
+def _is_package(host: Host, dist: Distribution, path: str, abi: str | None, notes: Notes) -> bool:
     """Whether a folder is more than a part of a namespace: stubs (`__init__.pyi`) make it none."""
     try:
-        found = (_module(name, abi) for name, _ in host.listing(folder))
+        found = (_module(name, abi) for name, _ in host.listing(f"{dist.location}/{path}"))
         return any(each is not None and each[0] == "__init__" for each in found)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        notes.unseen(f"whether {dist.location}/{path} hides a module of {dist.name}", error)
         return False
