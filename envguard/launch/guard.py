@@ -95,6 +95,10 @@ class Meter:
         self.stalled = True
         return f"no step has been logged for {clock.span(now - self.last_seen)}; a step took {clock.span(usual)}"
 
+    def is_down(self) -> bool:
+        """Whether the rate is too low, or no row comes any more: the last sentence was no recovery."""
+        return self.alarmed or self.stalled
+
     def below_s(self) -> float:
         """How long the rate has been below the line without a break, up to the last row."""
         if self.below_since is None or self.last_seen is None:

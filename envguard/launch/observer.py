@@ -130,7 +130,7 @@ class Observer:
         says = self._guard.look(now)
         if says is None:
             return
-        fell = "back at" not in says
+        fell = self._guard.meter.is_down()
         drifts = self._regraded() if fell else ()
         if fell:
             changes = [change.says for change in self._ledger.record.changed if change.facet != "throughput"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from envguard.acquire.seam.host import LiveHost, NotRecorded
+from envguard.acquire.seam.host import Kind, LiveHost, NotRecorded
 from envguard.config import Config
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
@@ -142,7 +142,7 @@ def test_where_folders_were_not_listed_it_is_undetermined(made: Stage) -> None:
 class _Shut(LiveHost):
     """A machine on which one folder cannot be listed, for a reason that is not its absence."""
 
-    def listing(self, path: str) -> tuple[tuple[str, str], ...]:
+    def listing(self, path: str) -> tuple[tuple[str, Kind], ...]:
         if path.endswith("/torch/nn"):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
         return super().listing(path)

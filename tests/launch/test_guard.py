@@ -39,7 +39,9 @@ def test_a_fall_that_lasts_is_said_once_and_its_end_once() -> None:
     (says,) = feed(judge, [4_300.0] * 30)
     assert says == "throughput is 4,300 tok/s, 20% of 21,500 (step_690), for 1 min 00 s"
     assert judge.below_s() > 60
+    assert judge.is_down()
     assert feed(judge, [21_000.0] * 10) == ["throughput is back at 21,000 tok/s"]
+    assert not judge.is_down()
     assert judge.below_s() == 0.0
 
 
@@ -71,6 +73,7 @@ def test_a_log_that_falls_silent_is_said_once() -> None:
     end = START + 200
     assert judge.silence(end + 100) is None
     assert judge.silence(end + 300) == "no step has been logged for 5 min 00 s; a step took 10 s"
+    assert judge.is_down()
     assert judge.silence(end + 400) is None
 
 

@@ -170,8 +170,7 @@ def _of_egg_info(host: Host, dist: Distribution) -> tuple[_Root, ...]:
 def _below(host: Host, root: str, whole: bool) -> Iterator[tuple[str, tuple[str, Stat]]]:
     """Every file of a folder that may be code; of `whole` every file that Python itself did not write."""
     walk = host.walk(host.realpath(root), skip=_SKIPPED)
-    if walk.failed:
-        raise OSError(0, walk.failed[0][1], f"{root}/{walk.failed[0][0]}")
+    walk.refused()
     packages = {path.rpartition("/")[0] for path, _ in walk.entries if path.endswith("__init__.py")}
     for name, stat in walk.entries:
         path = f"{walk.root}/{name}"

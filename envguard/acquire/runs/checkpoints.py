@@ -455,9 +455,7 @@ def _files(host: Host, path: str) -> list[File]:
     if any(kind == "directory" for _, kind in names):
         walk = host.walk(path)
         # What another rank renamed while this one looked is no part of the checkpoint.
-        unseen = [(inner, why) for inner, why in walk.failed if why != os.strerror(errno.ENOENT)]
-        if unseen:
-            raise PermissionError(errno.EACCES, unseen[0][1], f"{path}/{unseen[0][0]}")
+        walk.refused()
         found = [File(name, facts.size, facts.mtime_ns) for name, facts in walk.entries if facts.is_file]
         return found + _stats(host, path, [name for name, facts in walk.entries if facts.is_link], links=True)
     found = _stats(host, path, [name for name, kind in names if kind == "file"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
-import os
 import posixpath
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -70,9 +68,7 @@ def reference(host: Host, checkpoint: str) -> CheckpointRef:
         return CheckpointRef(name=name, step=step_of(name), files={name: found.size}, samples=one)
     walk = host.walk(path)
     # Other ranks write and rename while this one looks: what is gone again is no part of the checkpoint.
-    unseen = [(inner, why) for inner, why in walk.failed if why != os.strerror(errno.ENOENT)]
-    if unseen:
-        raise PermissionError(errno.EACCES, unseen[0][1], f"{path}/{unseen[0][0]}")
+    walk.refused()
     files = {inner: facts.size for inner, facts in walk.entries if facts.is_file and not is_stamp_file(inner)}
     samples: dict[str, str] = {}
     for inner, size in files.items():

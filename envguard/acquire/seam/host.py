@@ -12,6 +12,7 @@ could not be seen, which is not. `NotRecorded` is of the second kind.
 from __future__ import annotations
 
 import errno
+import os
 from array import array
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -70,6 +71,12 @@ class Walk(msgspec.Struct, frozen=True):
     root: str
     entries: tuple[tuple[str, Stat], ...]
     failed: tuple[tuple[str, str], ...]
+
+    def refused(self) -> None:
+        """Raises OSError for the first path that is there and could not be seen; one that went meanwhile is none."""
+        for path, why in self.failed:
+            if why != os.strerror(errno.ENOENT):
+                raise PermissionError(errno.EACCES, why, f"{self.root}/{path}")
 
 
 class Mapping(msgspec.Struct, frozen=True, array_like=True):

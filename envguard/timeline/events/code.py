@@ -13,6 +13,8 @@ from envguard.model.event import Event, EventKind
 from envguard.model.evidence import Evidence
 from envguard.timeline.events.happening import make_event
 
+REFLOG = "reflog HEAD@"
+"""How the field of the evidence for a move of HEAD begins."""
 MOVED = ("checkout", "reset", "pull", "merge", "rebase", "am", "cherry-pick", "revert")
 
 
@@ -24,9 +26,7 @@ def git_events(history: GitHistory) -> Iterable[Event]:
         if action.startswith("commit"):
             here.add(move.to)
         if action in MOVED:
-            evidence = Evidence(
-                witness="git", path=history.root, field=f"reflog HEAD@{move.to[:12]}", value=move.action
-            )
+            evidence = Evidence(witness="git", path=history.root, field=f"{REFLOG}{move.to[:12]}", value=move.action)
             yield make_event("code.changed", _name(history.root), move.time_ns, None, f"HEAD moved: {move.action}",
                              [evidence], precision_s=1.0)  # fmt: skip
     for commit in history.commits:

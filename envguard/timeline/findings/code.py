@@ -13,6 +13,7 @@ from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.fingerprint.units import some_of
 from envguard.model.event import Difference, Event
 from envguard.model.fingerprint import Code, Fingerprint
+from envguard.timeline.events.code import REFLOG
 from envguard.timeline.events.happening import end_of
 from envguard.timeline.findings.draft import Draft, diff_against
 
@@ -125,4 +126,4 @@ def _is_of(event: Event, history: GitHistory, names: Sequence[str], since: float
         return False
     if event.subject in names:
         return True
-    return end_of(event) >= since and (event.summary.startswith("HEAD moved") or event.kind == "code.commit")
+    return end_of(event) >= since and (event.evidence[0].field.startswith(REFLOG) or event.kind == "code.commit")

@@ -37,7 +37,7 @@ def _weight(item: Departure) -> tuple[int, str]:
 def _draft(those: Sequence[Departure], checkpoint: Checkpoint | None, saved: Event | None, ref: str | None) -> Draft:
     lead = those[0]
     title = in_relation(f"{lead.install.name}{more(those, 1)} replaced", lead.since_ns, lead.dated, checkpoint)
-    what = "; ".join(item.event.summary.partition(", ")[0] for item in those[:_SHOWN]) + more(those, _SHOWN)
+    what = "; ".join(item.change for item in those[:_SHOWN]) + more(those, _SHOWN)
     says = [
         f"{what}.",
         f"{lead.record.path} has the first, and what lies there is the second, by its own date older.",

@@ -112,6 +112,8 @@ class Departure:
     """A package that is not the one of the last record of this environment, though no install came after that."""
 
     event: Event
+    change: str
+    """`torch 2.8.0 → 2.9.0`, for a person."""
     record: Evidence
     """Which record has the one before."""
     install: Install
@@ -150,8 +152,9 @@ def read_departures(
             # A stamp lies beside its checkpoint and is what a person can look at; the last word sets the bound.
             proof = next((item for item in proofs if item.witness == "stamp"), record.proof)
             proofs = tuple(dict.fromkeys((proof, record.proof)))
-            event = _departed(seen, install, proofs, copied, seen_ns, now_ns)
-            yield Departure(event, proof, install, copied or seen_ns, copied is not None)
+            change = _change(seen, install)
+            event = _departed(change, seen, install, proofs, copied, seen_ns, now_ns)
+            yield Departure(event, change, proof, install, copied or seen_ns, copied is not None)
 
 
 def _record_alone(install: Install, seen_ns: int) -> bool:
@@ -201,11 +204,21 @@ def _agrees(record: Record, seen: Sighting) -> bool:
     return said is not None and same_build(said, seen)
 
 
+def _change(then: Sighting, install: Install) -> str:
+    was, now = then.version.full, install.full_version or install.version or "?"
+    return f"{install.name} {was} → {now if was != now else 'another build of that version'}"
+
+
 def _departed(
-    then: Sighting, install: Install, proofs: tuple[Evidence, ...], copied: int | None, seen_ns: int, now_ns: int
+    change: str,
+    then: Sighting,
+    install: Install,
+    proofs: tuple[Evidence, ...],
+    copied: int | None,
+    seen_ns: int,
+    now_ns: int,
 ) -> Event:
     was, now = then.version.full, install.full_version or install.version or "?"
-    told = f"{install.name} {was} → {now}" if was != now else f"{install.name} {was} → another build of that version"
     how = "put here by a copy that kept its times" if copied is not None else "under the times of an older install"
     metadata = Evidence(witness="dist-info", path=f"{install.directory}/METADATA", field="Version", value=now)
     return make_event(
@@ -213,7 +226,7 @@ def _departed(
         install.name,
         copied or seen_ns,
         None if copied is not None else now_ns,
-        f"{told}, {how}",
+        f"{change}, {how}",
         (*proofs, metadata, *install.evidence),
         precision_s=0.01 if copied is not None else max(1.0, (now_ns - seen_ns) / clock.NS / 2),
         # Record and disk together say that it happened; neither saw it happen.
