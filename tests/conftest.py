@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,20 @@ from tests.cut_installs import build_large_torch, take_wheels
 # Variables that would let the tester's own set-up change what a test sees, or a test reach what is the tester's.
 _FOREIGN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "NO_COLOR", "FORCE_COLOR", "XDG_CONFIG_HOME")
 _FOREIGN_PREFIXES = ("ENVGUARD_", "UV_", "PIP_", "TORCHINDUCTOR_", "TRITON_")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def held_interpreter() -> Iterator[None]:
+    """No test restores into the interpreter that runs it, by whatever link: its prefix is locked as a restore does it.
+
+    A restore wants that lock for itself alone and is refused. Test runs share it.
+    """
+    descriptor = os.open(os.path.realpath(sys.base_prefix), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @pytest.fixture(autouse=True)

@@ -103,6 +103,14 @@ def _check_reference(session: Session, reference: str) -> None:
 
 
 def _restore(screen: Screen, session: Session, wish: Wish) -> int:
+    env = _environment(session)
+    _finish_killed(screen, session, env.prefix, wish)
+    request = _request(screen, session, env, wish)
+    with request.downloads:
+        return _carry_out(screen, request, wish)
+
+
+def _carry_out(screen: Screen, request: Request, wish: Wish) -> int:
     from envguard.errors import RestoreError, UsageError
     from envguard.report.errors import print_error
     from envguard.report.restore import progress_bar, render
@@ -110,9 +118,6 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
     from envguard.restore.apply import Outcome
     from envguard.restore.remembering import remember
 
-    env = _environment(session)
-    _finish_killed(screen, session, env.prefix, wish)
-    request = _request(screen, session, env, wish)
     shown = not screen.quiet and not screen.json
     with progress_bar(screen.err, shown) as bar:
         request = service.look_closely(request, bar)
@@ -126,7 +131,6 @@ def _restore(screen: Screen, session: Session, wish: Wish) -> int:
         there = Outcome(verified=service.already_there(plan))
         outcome = service.carry_out(request, plan, bar) if plan.steps else there
         brought = service.bring_caches_back(request, bar) if wish.caches and outcome.failure is None else ()
-    service.forget_fetched(session.project.state)
     service.note_caches(outcome, brought)
     report = service.report_of(request, plan, outcome)
     if outcome.failure is None:
@@ -153,7 +157,6 @@ def _plan_only(screen: Screen, request: Request, plan: Plan, wish: Wish) -> int:
 
     with progress_bar(screen.err, not screen.quiet and not screen.json) as bar:
         proved = service.prove(request, plan, bar)
-    service.forget_fetched(request.state)
     if wish.caches and not plan.missing:
         service.note_caches(proved, service.bring_caches_back(request, dry_run=True))
     report = service.report_of(request, plan, proved)

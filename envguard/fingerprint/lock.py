@@ -47,6 +47,8 @@ class Locked:
     files: tuple[str, ...] = ()
     """Wheels that it names by a path, as it stands: relative to the lock's own folder, or absolute."""
     editable: str | None = None
+    directory: str | None = None
+    """The source folder that it is built from, where it is no editable install; as it stands, as `files`."""
     commit: str | None = None
     marker: str | None = None
     required: bool = True
@@ -236,7 +238,8 @@ def _pylock_entry(package: Package) -> Locked:
         urls=tuple(map(Address, urls)),
         files=tuple(files),
         index=Address(package.index) if package.index else None,
-        editable=directory.path if directory is not None else None,
+        editable=directory.path if directory is not None and directory.editable else None,
+        directory=directory.path if directory is not None and not directory.editable else None,
         commit=package.vcs.commit_id if package.vcs is not None else None,
         marker=str(package.marker) if package.marker is not None else None,
         required=not (
@@ -302,7 +305,8 @@ def _uv_entry(entry: Mapping[str, Any]) -> Locked:
         sha256=tuple(each.removeprefix("sha256:") for each in hashes if each.startswith("sha256:")),
         urls=tuple(Address(str(wheel["url"])) for wheel in wheels if "url" in wheel),
         index=Address(source["registry"]) if "registry" in source else None,
-        editable=source.get("editable") or source.get("directory"),
+        editable=source.get("editable"),
+        directory=source.get("directory"),
         # `…?rev=3f9c1a2#<full hash>`: the part behind the # is what is installed.
         commit=git.rpartition("#")[2] or None if git else None,
         marker=" or ".join(f"({marker})" for marker in markers) if isinstance(markers, list) and markers else None,

@@ -114,7 +114,7 @@ def _verdict(report: RestoreReport, dry_run: bool) -> str:
     if report.unknown:
         return "NOT DETERMINED: what is installed could not all be held against the reference; nothing was changed"
     if report.unmet and not report.plan:
-        return f"nothing can be done: {some_of(report.unmet)}: no wheel brings an editable install back"
+        return f"nothing can be done: {some_of(report.unmet)}: no wheel brings back what is built from a folder"
     if not report.plan and report.caches:
         caches = counted(len(report.caches), "compile cache")
         filled = f"{caches} would be filled" if dry_run else f"{caches} filled"

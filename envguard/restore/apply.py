@@ -108,7 +108,8 @@ def carry_out(
             outcome.verified = True
             # A restore that cannot be written down as done would be undone by the next command.
             marks = {f"{env.site[0]}/{item.incoming.dist_info}/RECORD" for item in staging.staged}
-            work.write("done", marks={path: transaction.mark_of(path) for path in sorted(marks)})
+            gone = [step.name for step in plan.steps if step.wanted is None]
+            work.write("done", marks={path: transaction.mark_of(path) for path in sorted(marks)}, gone=gone)
         except BaseException as error:
             outcome.applied = outcome.verified = False
             outcome.differs = roll_back(work, progress)
@@ -320,6 +321,11 @@ def roll_back_found(found: Transaction, progress: Progress, force: bool) -> tupl
 def _demand_unchanged(found: Transaction) -> None:
     """What somebody installed after the restore would be lost by undoing it."""
     changed = [path for path, mark in found.marks().items() if transaction.mark_of(path) != mark]
+    if found.gone:
+        host = LiveHost()
+        env = locate(host, found.prefix, "/")
+        dists = read_distributions(host, env)
+        changed += [says for name in found.gone for says in check.check_removed(env, dists, name)]
     if changed:
         raise RestoreError(
             f"{len(changed)} of the restored packages changed after the restore: {changed[0]}",

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 from packaging.version import InvalidVersion, Version
 
+from envguard.acquire.packages.distributions import path_of_url
 from envguard.fingerprint.package_changes import full_version
 from envguard.fingerprint.requirements import check_requirements
 from envguard.fingerprint.units import some_of
@@ -47,7 +48,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     absent: tuple[Wanted, ...] = ()
     """The packages behind `missing`, for whoever may fetch them."""
     unmet: tuple[str, ...] = ()
-    """Names that stay other than wanted, since no wheel brings them back: editable installs."""
+    """Names that stay other than wanted, since no wheel brings them back: editable installs, and builds of a
+    folder that a lock names."""
     unknown: tuple[Unknown, ...] = ()
     """Packages that may or may not be as wanted, since what is installed could not be read."""
 
@@ -89,6 +91,12 @@ def make_plan(
             continue
         if now is not None and now.unread:
             unknown.append(unread(now))
+            continue
+        if wanted.folder is not None:
+            built, says = _is_built_from(wanted.folder, wanted, now)
+            notes.append(f"{wanted.name}: {says}")
+            unproved.append(wanted.name)
+            unmet += [] if built else [wanted.name]
             continue
         there, why = is_there(wanted, now, known)
         if there:
@@ -297,6 +305,20 @@ def _editable_notes(wanted: Wanted, now: Package | None, live: Fingerprint) -> l
         f"{wanted.name} was an editable install of {wanted.editable}, which no wheel brings back; {is_now}: "
         f"`{commands}`"
     ]
+
+
+def _is_built_from(folder: str, wanted: Wanted, now: Package | None) -> tuple[bool, str]:
+    """Whether the package is a whole build of `folder`, and what that leaves open; else what helps."""
+    url = (now.direct_url or "") if now is not None else ""
+    there = now is not None and now.editable is None and url.startswith("file:") and path_of_url(url) == folder
+    if now is not None and there and not now.departs and wanted.version in (None, now.version):
+        return True, f"it is built from {folder}; of which state of it cannot be told, since the lock gives no hash"
+    is_now = "it is not installed now"
+    if now is not None:
+        is_now = f"{now.version} of {now.editable or url or 'an index'} is installed"
+        is_now += f", and {some_of(now.departs)} is not as it was built" if now.departs else ""
+    command = f"uv pip install --no-deps --reinstall {shlex.quote(folder)}"
+    return False, f"the lock has it built from {folder}, which no wheel brings back; {is_now}: `{command}`"
 
 
 def _step_notes(wanted: Wanted, found: tuple[Candidate, ...], how: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ from envguard.restore.byhand import said_for_hand
 from envguard.restore.cache_targets import Named
 from envguard.restore.candidate import Candidate
 from envguard.restore.compile_cache import Brought, bring_back, cold, nothing_to_judge
+from envguard.restore.downloads import FOLDER, Downloads
 from envguard.restore.fetching import FetchFailed, fetch, index_urls
 from envguard.restore.finding import find_candidates
 from envguard.restore.installed import said_of_hidden, said_of_leftovers
@@ -43,7 +43,6 @@ from envguard.restore.progress import Progress, Silent
 from envguard.restore.staging import Staging
 from envguard.restore.wanted import Target, Wanted
 from envguard.state.digests import Digests
-from envguard.state.files import open_state
 
 STOP_THEM = "stop them first; with `--force` they keep the files that they have mapped, and may fail to import more"
 
@@ -61,6 +60,7 @@ class Request:
     exact: bool = False
     fetch: bool = False
     force: bool = False
+    downloads: Downloads = dataclasses.field(default_factory=Downloads, compare=False)
 
     @property
     def state(self) -> Path:
@@ -139,12 +139,11 @@ def _plan(request: Request, thorough: bool, more: tuple[Candidate, ...] = ()) ->
 
 def _fetch(request: Request, lacking: Iterable[Wanted], progress: Progress) -> Plan:
     """The plan with what could be downloaded; why the rest could not be is said in its notes."""
-    folder = request.state / "fetched"
+    folder = request.state / FOLDER
     found, failed = [], []
     configured = configured_indexes(request.host)
     try:
-        open_state(request.state)
-        folder.mkdir(exist_ok=True)
+        folder = request.downloads.folder(request.state)
         for wanted in lacking:
             indexes = index_urls(wanted, os.environ, configured)
             try:
@@ -155,11 +154,6 @@ def _fetch(request: Request, lacking: Iterable[Wanted], progress: Progress) -> P
         raise RestoreError(f"{folder}: {error.strerror or error}", "nothing was changed") from error
     plan = _plan(request, thorough=True, more=tuple(found))
     return msgspec.structs.replace(plan, notes=(*plan.notes, *failed))
-
-
-def forget_fetched(state: Path) -> None:
-    """Drops what was downloaded for one restore; `snapshot --keep` is what keeps wheels."""
-    shutil.rmtree(state / "fetched", ignore_errors=True)
 
 
 def prove(request: Request, plan: Plan, progress: Progress | None = None) -> Outcome:

@@ -73,7 +73,8 @@ def from_lock(reference: str, lock: Lock, live: Fingerprint) -> Target:
                 urls=item.urls,
                 files=tuple(os.path.normpath(os.path.join(folder, path)) for path in item.files),
                 index=item.index,
-                editable=item.editable,
+                editable=_source(folder, item.editable),
+                folder=_source(folder, item.directory),
                 commit=item.commit,
                 witness=f"lock {reference}",
                 sure=None if item.sha256 else "the lock gives no hash; by version only",
@@ -83,6 +84,11 @@ def from_lock(reference: str, lock: Lock, live: Fingerprint) -> Target:
         Wanted(name=item.name, version=None, witness=f"lock {reference}", sure=item.why) for item in selected.several
     ]
     return Target(reference=reference, kind="lock", packages=tuple(wanted), notes=lock.notes)
+
+
+def _source(folder: str, path: str | None) -> str | None:
+    """A source folder that a lock in `folder` names, absolute; a URL stands as it is."""
+    return os.path.normpath(os.path.join(folder, path)) if path is not None and "://" not in path else path
 
 
 def ask_witnesses(found: Reference, host: Host, request: Request) -> Target:

@@ -87,6 +87,11 @@ class Transaction:
         """The restored packages' RECORD files as they were when the restore was done."""
         return dict(self.entries[-1].about.get("marks", {})) if self.entries else {}
 
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """The packages that the restore took away."""
+        return tuple(self.entries[-1].about.get("gone", ())) if self.entries else ()
+
     def write(self, step: StepName, **about: Any) -> None:
         """Appends a step and syncs it: when this returns, a kill finds the step in the journal."""
         entry = Entry(step=step, time=clock.now(), pid=os.getpid(), about=about)

@@ -27,6 +27,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute paths of wheels that a lock names."""
     index: Address | None = None
     editable: str | None = None
+    folder: str | None = None
+    """The source folder that a lock has it built from, absolute; a lock gives no hash of such a build."""
     commit: str | None = None
     source: str | None = None
     """Digest of the code that import took from an editable install, or of what has no RECORD."""

@@ -229,3 +229,9 @@ def test_an_environment_that_cannot_be_written_is_left_as_it_is(project: Swapped
     with pytest.raises(RestoreError, match="nothing was changed"):
         service.carry_out(request, plan)
     assert not transaction.transactions(project.state)
+
+
+def test_no_test_can_restore_into_the_interpreter_that_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "prefix").symlink_to(sys.base_prefix)
+    with pytest.raises(RestoreError, match="is at work"), exclusive(str(tmp_path / "prefix")):
+        pass

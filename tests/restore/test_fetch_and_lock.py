@@ -25,10 +25,13 @@ from envguard.acquire.seam.host import LiveHost
 from envguard.config import Config
 from envguard.demo.index import serve_index
 from envguard.demo.stage import Stage
-from envguard.demo.wheels import stand_in_torch
+from envguard.demo.wheels import build_wheel, stand_in_torch
 from envguard.errors import NotDetermined, UsageError
+from envguard.fingerprint.lock import parse_lock
 from envguard.restore import fetching, service
 from envguard.restore.locking import lock_text
+from envguard.restore.plan import Plan
+from envguard.restore.target import from_lock
 from tests.restore.conftest import Swapped, fingerprint, tree
 
 
@@ -71,7 +74,7 @@ def test_another_build_of_that_version_is_not_taken(
     assert plan.missing
     assert any("it is build" in note for note in plan.notes)
     assert tree(bare.stage.venv) == before
-    assert not list((bare.state / "fetched").iterdir())
+    assert not list((bare.state / "fetched").rglob("*.whl"))
 
 
 def test_a_locks_own_url_is_used_and_its_hash_decides(bare: Swapped, story_wheels: Path, tmp_path: Path) -> None:
@@ -334,3 +337,93 @@ def test_what_was_built_from_a_folder_is_locked_by_its_path(torch_stage: Stage, 
     gone = msgspec.structs.replace(built, direct_url=(tmp_path / "gone").as_uri())
     with pytest.raises(NotDetermined):
         lock_text("pylock.toml", msgspec.structs.replace(taken, packages=(gone,)), caches)
+
+
+def test_two_restores_of_one_project_download_side_by_side(
+    bare: Swapped, story_wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one to end leaves what the other has downloaded; what a killed one left goes."""
+    left = bare.state / "fetched" / "tmpkilled"
+    left.mkdir(parents=True)
+    (left / "half.whl").write_bytes(b"")
+    with serve_index(story_wheels) as index:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+        first, second = bare.request(fetch=True), bare.request(fetch=True)
+        with first.downloads, second.downloads:
+            plan = service.find_and_plan(first)
+            with second.downloads:
+                assert service.prove(second, service.find_and_plan(second)).missing == []
+            assert service.carry_out(first, plan).verified
+    assert not list((bare.state / "fetched").rglob("*.whl"))
+    assert not left.exists()
+
+
+def uv_lock_of(folder: str, how: str) -> str:
+    return (
+        'version = 1\n[[package]]\nname = "app"\nversion = "0"\nsource = { virtual = "." }\n'
+        'dependencies = [{ name = "mine" }]\n'
+        f'[[package]]\nname = "mine"\nversion = "1.0"\nsource = {{ {how} = "{folder}" }}\n'
+    )
+
+
+def pylock_of(folder: str, editable: str) -> str:
+    return (
+        'lock-version = "1.0"\ncreated-by = "test"\n[[packages]]\nname = "mine"\n'
+        f'[packages.directory]\npath = "{folder}"\n{editable}'
+    )
+
+
+FOLDER_LOCKS = {
+    "pylock": ("pylock.toml", pylock_of("../mine", "")),
+    "pylock that says it": ("pylock.toml", pylock_of("../mine", "editable = false\n")),
+    "uv.lock": ("uv.lock", uv_lock_of("../mine", "directory")),
+}
+EDITABLE_LOCKS = {
+    "pylock": ("pylock.toml", pylock_of("../mine", "editable = true\n")),
+    "uv.lock": ("uv.lock", uv_lock_of("../mine", "editable")),
+}
+
+
+def install_as_built_from(stage: Stage, folder: Path, editable: bool) -> None:
+    """The package as an installer leaves it that built it from `folder`, or as an editable install."""
+    build_wheel(stage.wheels, "mine", "1.0")
+    stage.install("mine==1.0")
+    (info,) = stage.site.glob("mine-1.0.dist-info")
+    dir_info = {"editable": True} if editable else {}
+    (info / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": dir_info}))
+
+
+def planned(swapped: Swapped, lock: tuple[str, str]) -> Plan:
+    path = swapped.stage.project / lock[0]
+    path.write_text(lock[1])
+    live = fingerprint(swapped.stage)
+    request = swapped.request(from_lock(lock[0], parse_lock(str(path), path.read_bytes()), live), only=("mine",))
+    return service.find_and_plan(request)
+
+
+@pytest.mark.parametrize("lock", FOLDER_LOCKS.values(), ids=FOLDER_LOCKS)
+def test_what_a_lock_has_built_from_a_folder_is_no_editable_install(swapped: Swapped, lock: tuple[str, str]) -> None:
+    folder = swapped.stage.root / "mine"
+    folder.mkdir()
+    install_as_built_from(swapped.stage, folder, editable=False)
+    plan = planned(swapped, lock)
+    assert (plan.steps, plan.missing, plan.unmet) == ((), (), ())
+    assert any("built from" in note and "no hash" in note for note in plan.notes)
+    install_as_built_from(swapped.stage, folder.parent / "another", editable=False)
+    plan = planned(swapped, lock)
+    assert (plan.steps, plan.missing, plan.unmet) == ((), (), ("mine",))
+    assert any(f"`uv pip install --no-deps --reinstall {folder}`" in note for note in plan.notes)
+    install_as_built_from(swapped.stage, folder, editable=True)
+    assert planned(swapped, lock).unmet == ("mine",)
+
+
+@pytest.mark.parametrize("lock", EDITABLE_LOCKS.values(), ids=EDITABLE_LOCKS)
+def test_an_editable_install_of_a_relative_folder_is_as_the_lock_has_it(
+    swapped: Swapped, lock: tuple[str, str]
+) -> None:
+    folder = swapped.stage.root / "mine"
+    folder.mkdir()
+    install_as_built_from(swapped.stage, folder, editable=True)
+    assert planned(swapped, lock).unmet == ()
+    install_as_built_from(swapped.stage, folder, editable=False)
+    assert planned(swapped, lock).unmet == ("mine",)

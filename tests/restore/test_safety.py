@@ -235,6 +235,28 @@ def test_an_undo_does_not_overwrite_what_came_after(swapped: Swapped) -> None:
     assert undoing.roll_back(str(swapped.stage.venv), swapped.state, force=True).rolled_back
 
 
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_an_undo_does_not_overwrite_what_was_installed_again_after_it_went(swapped: Swapped, version: str) -> None:
+    for each in ("1.0", "2.0"):
+        build_wheel(swapped.stage.wheels, "newcomer", each)
+    swapped.stage.install("newcomer==1.0")
+    assert swapped.restore(exact=True).verified
+    swapped.stage.install(f"newcomer=={version}")
+    before = tree(swapped.stage.venv)
+    with pytest.raises(RestoreError, match="changed after the restore: newcomer"):
+        undoing.roll_back(str(swapped.stage.venv), swapped.state)
+    assert tree(swapped.stage.venv) == before
+
+
+def test_an_undo_leaves_another_package_that_came_after(swapped: Swapped) -> None:
+    assert swapped.restore().verified
+    build_wheel(swapped.stage.wheels, "newcomer", "1.0")
+    swapped.stage.install("newcomer==1.0")
+    report = undoing.roll_back(str(swapped.stage.venv), swapped.state)
+    assert any("newcomer" in path for path in report.differs)
+    assert (swapped.stage.site / "newcomer" / "__init__.py").exists()
+
+
 def test_a_roll_back_that_cannot_finish_says_what_is_where(swapped: Swapped) -> None:
     assert swapped.restore().verified
     (transaction,) = (swapped.state / "restore").glob("*/point")
