@@ -21,7 +21,7 @@ _FOREIGN_PREFIXES = ("ENVGUARD_", "UV_", "PIP_", "TORCHINDUCTOR_", "TRITON_")
 
 @pytest.fixture(autouse=True, scope="session")
 def held_interpreter() -> Iterator[None]:
-    """No test restores into the interpreter that runs it, by whatever link: its prefix is locked as a restore does it.
+    """No test restores into the interpreter that runs it, by whatever link: its prefix is locked as a restore does.
 
     A restore wants that lock for itself alone and is refused. Test runs share it.
     """

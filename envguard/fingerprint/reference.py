@@ -259,9 +259,13 @@ def _shown(root: str, start: str) -> str:
 
 def _not_found(text: str, places: Places, checkpoints: Checkpoints) -> InputError:
     if text == BASELINE:
+        # `--baseline` records nothing where a reference is there already.
+        decided = places.lock is not None or any(item.stamp_path is not None for item in checkpoints.found)
         return InputError(
             "no first start is recorded, which `baseline` would name",
-            "`envguard launch --baseline -- COMMAND` records one",
+            "another reference is there: `envguard log` lists the stamped checkpoints"
+            if decided
+            else "`envguard launch --baseline -- COMMAND` records one",
         )
     looked = ", ".join(_shown(root, places.start) for root in places.roots) or "no place"
     if "/" in text or lock_kind(text) or text.endswith(".json"):

@@ -97,7 +97,8 @@ def lock_text(
             f"{counted(len(unknown), 'package')} cannot be locked, since nothing here knows the hash of their wheel: "
             + ", ".join(unknown[:12])
             + (" …" if len(unknown) > 12 else ""),
-            "a current uv keeps the hash of what it fetches: `uv pip install --reinstall NAME==VERSION`, then lock",
+            "uv keeps the hash of what it fetches from an index: `uv pip install --reinstall NAME==VERSION`. "
+            "Of a wheel in a folder it keeps none: name the folder in `find_links`",
         )
     lock = Pylock(
         lock_version=Version("1.0"),
