@@ -333,11 +333,11 @@ def _extras(
 
 # `name[extra]==version ; marker --hash=…`; the version as it stands, PEP 440 or not (`4.0.0-unsupported`).
 _PIN = re.compile(
-    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*={2,3}\s*(?P<version>[^\s;,#*]+)"
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\]\s*)?={2,3}\s*(?P<version>[^\s;,#*]+)"
     r"\s*(?:;\s*(?P<marker>.*))?"
 )
 _DIRECT = re.compile(
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>\S+)\s*(?:;\s*(?P<marker>.*))?"
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\]\s*)?@\s*(?P<url>\S+)\s*(?:;\s*(?P<marker>.*))?"
 )
 _INDEX = re.compile(r"""(?:-i|--(?P<extra>extra-)?index-url)[ =]\s*["']?(?P<url>[^\s"']+)["']?""")
 _HASH = re.compile(r"\s--hash[= ](?P<algorithm>\w+):(?P<hex>[0-9a-fA-F]+)")

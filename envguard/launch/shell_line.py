@@ -21,7 +21,7 @@ _KEYWORDS = frozenset({
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 # `2>&1`, `&> FILE`, `>& FILE`: an ampersand that joins no commands.
-_DUPLICATED = re.compile(r"\d*[<>]&[\d-]+|&>>?\s*\S+|>&\s*\S+")
+_DUPLICATED = re.compile(r"(?:(?<!\d)\d+)?[<>]&[\d-]+|&>>?\s*\S+|>&\s*\S+")
 _REDIRECT = re.compile(r"\d*[<>][<>&]?.*")
 
 

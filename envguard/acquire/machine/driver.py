@@ -124,5 +124,6 @@ def _cuda(fact: list[Any]) -> str | None:
 
 
 def _tag(text: str, name: str) -> str | None:
-    found = re.search(rf"<{name}>\s*([^<]+?)\s*</{name}>", text)
-    return found.group(1) if found is not None and found.group(1) != "N/A" else None
+    found = re.search(rf"<{name}>([^<]*)</{name}>", text)
+    value = found.group(1).strip() if found is not None else ""
+    return value if value not in {"", "N/A"} else None

@@ -219,7 +219,7 @@ def _from_smi(text: str, notes: Notes) -> tuple[Gpu, ...] | None:
 
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # expat takes no undecoded bytes
     try:
-        log = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", text, count=1))
+        log = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^<>]*>", "", text, count=1))
     except ElementTree.ParseError as error:
         notes.unseen("gpus", f"nvidia-smi's answer cannot be read: {error}")
         return None

@@ -72,7 +72,7 @@ def _entry_points(host: Host, dist: Distribution, notes: Notes) -> Iterator[Hook
     except OSError as error:
         notes.unseen(f"entry points of {dist.name}", error)
         return
-    if not any(LOADED.fullmatch(group) for group in re.findall(r"^\s*\[([^\]]+)\]", _text(data), re.MULTILINE)):
+    if not any(LOADED.fullmatch(group) for group in re.findall(r"^[ \t]*\[([^\]\n]+)\]", _text(data), re.MULTILINE)):
         return  # nearly all: console scripts alone
     parser = configparser.RawConfigParser(delimiters=("=",), strict=False, allow_no_value=True)
     try:

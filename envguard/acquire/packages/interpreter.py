@@ -12,7 +12,7 @@ from envguard.acquire.section import Notes
 LIBRARY = re.compile(r"(?:python|pypy)(\d+)\.(\d+)t?$")
 _PATCHLEVEL = re.compile(rb'#define\s+PY_VERSION\s+"([^"]+)"')
 _EXTENSION = re.compile(r"\.((?:cpython|pypy)[\w-]+)\.so$")
-_CONDA = re.compile(r"python-(\d+\.\d+\.\d+[a-z0-9]*)-")
+_CONDA = re.compile(r"python-(\d+\.\d+\.\d+(?:[a-z][a-z0-9]*)?)-")
 _PLAIN = re.compile(r"\d+(?:\.\d+){0,2}(?:(?:a|b|rc)\d+)?\+?")
 MAX_BINARY = 64 << 20
 

@@ -27,7 +27,7 @@ from envguard.acquire.packages.wheel_tags import parse_wheel
 from envguard.acquire.seam.host import Host, Stat
 from envguard.model.evidence import Unknown
 
-WHEEL_URL = re.compile(rb"https?://[\x21-\x7e]*?\.whl")
+_PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 WHEEL_BUCKET = re.compile(r"wheels-v\d+")
 SDIST_BUCKET = re.compile(r"(sdists|built-wheels)-v\d+")
 # Unix seconds that can be a time of fetching: uv did not exist before 2023.
@@ -244,6 +244,18 @@ def _link(host: Host, bucket: str, root: str, path: str) -> Pointer | None:
     return Pointer(bucket=bucket, source=_source(path), path=f"{root}/{path}", kind="link", archive=parts[-1])
 
 
+def _wheel_url(policy: bytes) -> str | None:
+    """The first URL of a wheel in an rkyv HTTP policy. Each run of printable bytes is read once: one pattern for the
+    whole URL would start again at each scheme in it, which is quadratic."""
+    for match in _PRINTABLE.finditer(policy):
+        run = match[0]
+        starts = [at for at in (run.find(b"https://"), run.find(b"http://")) if at >= 0]
+        end = run.find(b".whl", min(starts)) if starts else -1
+        if end >= 0:
+            return run[min(starts) : end + len(b".whl")].decode()
+    return None
+
+
 def _pointer(host: Host, bucket: str, root: str, path: str, stat: Stat, unknown: list[Unknown]) -> Pointer | None:
     import msgpack  # here, so that a stamp in a trainer's process can look for archives without it
 
@@ -253,14 +265,14 @@ def _pointer(host: Host, bucket: str, root: str, path: str, stat: Stat, unknown:
     except (OSError, ValueError, msgpack.UnpackException) as error:
         unknown.append(Unknown(f"{root}/{path}", f"not a pointer as uv is known to write them: {error}", "aside"))
         return None
-    url = WHEEL_URL.search(tail)
+    url = _wheel_url(tail)
     return Pointer(
         bucket=bucket,
         source=_source(path),
         path=f"{root}/{path}",
         kind="rev" if path.endswith(".rev") else "http",
         archive=archive["id"],
-        url=url.group().decode("ascii") if url else None,
+        url=url,
         sha256=archive.get("sha256"),
         filename=archive.get("filename"),
         size=archive.get("size") or None,

@@ -49,7 +49,7 @@ __all__ = [
     "step_of",
 ]
 
-EXTENSION = re.compile(r"(?:\.(?:ckpt|pt|pth|safetensors|bin|tar))+$")
+EXTENSION = re.compile(r"(?:\.(?:ckpt|pt|pth|safetensors|bin|tar)){1,8}$")
 _LIGHTNING = re.compile(r"(?:^|[^A-Za-z])(?:global_)?step=(\d+)(?!\d)")
 _COMMON = re.compile(r"(?:^|.*[_.-])(?:global_?step|step|checkpoint|ckpt|iter|iteration)[_-]?(\d+)$")
 # A date or a time of day in seconds is no step.

@@ -102,7 +102,11 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
     return re.compile(pattern) if pattern else None
 
 
-_COMPILED = tuple((ending.kind, _compiled(ending.holds), _compiled(ending.begins)) for ending in ENDINGS)
+# `\A` keeps what may only begin a line from being tried at each of its places, by whatever method.
+_COMPILED = tuple(
+    (ending.kind, _compiled(ending.holds), _compiled(ending.begins and rf"\A(?:{ending.begins})"))
+    for ending in ENDINGS
+)
 _SOURCE = re.compile(r"(?:except|raise|if|elif|return|import|from|assert|with|def|class|#|//|>>>) ?\b")
 
 

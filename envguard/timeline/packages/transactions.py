@@ -6,6 +6,7 @@ for under pip only, so roots come from requirement edges: what nothing else in t
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Group:
     end_ns: int
     installs: tuple[Install, ...]
 
-    @property
+    @cached_property
     def id(self) -> str:
         names = sorted(f"{install.name}=={install.version}" for install in self.installs)
         text = "\0".join([self.tool or "", clock.iso_ns(self.start_ns), clock.iso_ns(self.end_ns), *names])
@@ -110,57 +111,74 @@ def _cluster(
     ordered = sorted(installs, key=lambda install: (_times(install), install.name))
     # uv unlinks everything that it replaces before it links anything; pip goes package by package.
     cuts = sorted(time for install in ordered for time in removals.get(install.name, ())) if tool == "uv" else []
-    found: list[Group] = []
+    found: list[_Burst] = []
     for install in ordered:
-        first, last = _times(install)
-        single = Group(tool, first, last, (install,))
-        if found and not _cut(cuts, found[-1], single) and first - found[-1].end_ns <= _pause(found[-1]):
-            found[-1] = _joined(found[-1], single)
+        single = _Burst(tool, install)
+        if found and not _cut(cuts, found[-1], single) and single.start_ns - found[-1].end_ns <= found[-1].pause:
+            found[-1].join(single)
         else:
             found.append(single)
-    index = 0
-    while index + 1 < len(found):
-        here, there = found[index], found[index + 1]
-        near = there.start_ns - here.end_ns <= _pause(here, there)
-        if near and not _cut(cuts, here, there) and _linked(here, there, graph):
-            found[index : index + 2] = [_joined(here, there)]
-            index = max(0, index - 1)  # what joined may now join the burst before
-        else:
-            index += 1
-    return found
+    joined: list[_Burst] = []
+    for burst in found:
+        joined.append(burst)  # what joined may now join the burst before
+        while len(joined) > 1 and _belong(joined[-2], joined[-1], cuts, graph):
+            later = joined.pop()
+            joined[-1].join(later)
+    return [burst.group() for burst in joined]
 
 
-def _joined(first: Group, second: Group) -> Group:
-    end = max(first.end_ns, second.end_ns)
-    return Group(first.tool, first.start_ns, end, first.installs + second.installs)
+class _Burst:
+    """A group that grows. What decides whether the next install belongs to it is kept, and not counted again: a run
+    of 100,000 packages would be counted 100,000 times."""
+
+    def __init__(self, tool: str | None, install: Install) -> None:
+        self.tool = tool
+        self.start_ns, self.end_ns = _times(install)
+        self.longest_ns = self.end_ns - self.start_ns
+        self.known_by_ends = self.start_ns == self.end_ns
+        self.installs = [install]
+        self.names = {install.name}
+
+    def join(self, later: _Burst) -> None:
+        self.end_ns = max(self.end_ns, later.end_ns)
+        self.longest_ns = max(self.longest_ns, later.longest_ns)
+        self.known_by_ends = self.known_by_ends and later.known_by_ends
+        self.installs += later.installs
+        self.names |= later.names
+
+    def group(self) -> Group:
+        return Group(self.tool, self.start_ns, self.end_ns, tuple(self.installs))
+
+    @property
+    def pause(self) -> int:
+        """How long (ns) nothing may be written after it. The longest package sets the pace of the machine."""
+        return max(GAP_NS.get(self.tool or "", OTHER_GAP_NS), min(self.longest_ns // 4, PACE_NS))
+
+    def pause_to(self, joined: _Burst) -> int:
+        """The same with a requirement to the `joined` burst."""
+        key = self.tool or ""
+        if joined.known_by_ends:
+            return POINTS_GAP_NS.get(key, 0)
+        return max(EDGE_GAP_NS.get(key, 0), min(self.longest_ns // 2, 2 * PACE_NS))
 
 
-def _cut(cuts: list[int], first: Group, second: Group) -> bool:
-    return any(first.end_ns < cut < second.start_ns for cut in cuts)
+def _belong(here: _Burst, there: _Burst, cuts: list[int], graph: Graph) -> bool:
+    near = there.start_ns - here.end_ns <= here.pause_to(there)
+    return near and not _cut(cuts, here, there) and _linked(here, there, graph)
 
 
-def _pause(first: Group, joined: Group | None = None) -> int:
-    """How long (ns) nothing may be written after a burst, by itself or with a requirement to the `joined` one.
-
-    The longest package of a run sets the pace of the machine.
-    """
-    key = first.tool or ""
-    longest = max(end - start for start, end in map(_times, first.installs))
-    if joined is None:
-        return max(GAP_NS.get(key, OTHER_GAP_NS), min(longest // 4, PACE_NS))
-    known_by_ends = all(start == end for start, end in map(_times, joined.installs))
-    return (
-        POINTS_GAP_NS.get(key, 0) if known_by_ends else max(EDGE_GAP_NS.get(key, 0), min(longest // 2, 2 * PACE_NS))
-    )
+def _cut(cuts: list[int], first: _Burst, second: _Burst) -> bool:
+    after = bisect.bisect_right(cuts, first.end_ns)
+    return after < len(cuts) and cuts[after] < second.start_ns
 
 
-def _linked(first: Group, second: Group, graph: Graph) -> bool:
-    """Whether a requirement leads from one burst to the other."""
-    names = first.names
-    for name in second.names:
-        if any(edge.target in names for edge in graph.of.get(name, ())):
+def _linked(first: _Burst, second: _Burst, graph: Graph) -> bool:
+    """Whether a requirement leads from one burst to the other, in either direction."""
+    few, many = sorted((first.names, second.names), key=len)
+    for name in few:
+        if any(edge.target in many for edge in graph.of.get(name, ())):
             return True
-        if any(edge.requirer in names for edge in graph.to.get(name, ())):
+        if any(edge.requirer in many for edge in graph.to.get(name, ())):
             return True
     return False
 

@@ -54,8 +54,8 @@ def _nvidia_smi():
         said = query(["nvidia-smi", "-q", "-x"], None, NVML_TIMEOUT)
     except FileNotFoundError:
         return {"source": None}
-    text = re.sub(r"(?s)<(serial|pdi)>.*?</\1>", "", said["out"])
-    text = re.sub(r"<uuid>\s*(.*?)\s*</uuid>", lambda m: "<uuid>%s</uuid>" % _uuid_digest(m.group(1)), text)
+    text = re.sub(r"<(serial|pdi)>[^<]*</\1>", "", said["out"])
+    text = re.sub(r"<uuid>([^<]*)</uuid>", lambda m: "<uuid>%s</uuid>" % _uuid_digest(m.group(1).strip()), text)
     return {"source": "nvidia-smi", "code": said["code"], "xml": text, "err": said["err"]}
 
 
