@@ -75,6 +75,10 @@ class _Module:
             for target in node.targets if isinstance(target, ast.Name)
         }  # fmt: skip
         named = {id(value): name for name, value in constants.items()}
+        local = {
+            id(node.value): node.targets[0].id
+            for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }  # fmt: skip
         for node in ast.walk(tree):
             if not _is_call(node):
                 continue
@@ -87,7 +91,11 @@ class _Module:
             else:
                 self.made.append(f"{path}: {ast.unparse(node)}")
                 continue
-            methods = (node.func.attr,) if node.func.attr != "compile" else _methods(name, text)
+            methods = (
+                (node.func.attr,)
+                if node.func.attr != "compile"
+                else _methods(name or local.get(id(node)), text, name is None)
+            )
             self.uses.append(Use(f"{path}:{node.lineno}", pattern, methods))
 
 
@@ -132,11 +140,11 @@ def _flags(node: ast.Call) -> int:
     return sum({int(getattr(re, name)) for name in named})
 
 
-def _methods(name: str | None, text: str) -> tuple[str, ...]:
-    """By which methods a name is used: a private one in its own module, another one anywhere."""
+def _methods(name: str | None, text: str, local: bool) -> tuple[str, ...]:
+    """By which methods a name is used: a private or `local` one in its own module, another one anywhere."""
     if name is None:
         return ("search",)
-    texts = text if name.startswith("_") else _whole()
+    texts = text if local or name.startswith("_") else _whole()
     return tuple(sorted(set(re.findall(rf"\b{re.escape(name)}\.({'|'.join(METHODS)})\b", texts)))) or ("search",)
 
 
