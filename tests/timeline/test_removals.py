@@ -6,9 +6,13 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from envguard import clock
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 
@@ -178,3 +182,61 @@ def test_a_restore_that_was_rolled_back_took_nothing_away(torch_stage: Stage) ->
     _, answer = timeline(torch_stage, "--since-checkpoint", "step_10")
     assert "envguard" not in " ".join(event["summary"] for event in answer["events"])
     assert titles(answer)[0].startswith("torch replaced ")
+
+
+def by_uv(stage: Stage, *names: str) -> None:
+    stage.uv("pip", "uninstall", "--python", str(stage.python), *names)
+
+
+def by_pip(stage: Stage, *names: str) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(stage.python)]
+    subprocess.run([*pip, "uninstall", "--quiet", "--yes", *names], check=True, env=stage.environ())
+
+
+def by_sync(stage: Stage, *names: str) -> None:
+    stays = sorted({"first", "second", "third", "stays"} - set(names))
+    (stage.project / "wanted.txt").write_text("".join(f"{name}==1.0\n" for name in stays))
+    where = ["--offline", "--no-index", "--find-links", str(stage.wheels)]
+    stage.uv("pip", "sync", "--python", str(stage.python), *where, str(stage.project / "wanted.txt"))
+
+
+@pytest.fixture
+def four(stage: Stage) -> Stage:
+    """Four packages that know nothing of each other, and a stamped checkpoint."""
+    for name in ("first", "second", "third", "stays"):
+        build_wheel(stage.wheels, name, "1.0")
+    stage.install("first", "second", "third", "stays")
+    checkpoint(stage, "step_10", stamped=True)
+    time.sleep(0.6)
+    return stage
+
+
+UNINSTALLS = [by_uv, by_pip, by_sync]
+
+
+@pytest.mark.parametrize("names", [("first", "second"), ("first", "second", "third")], ids=["two", "three"])
+@pytest.mark.parametrize("uninstall", UNINSTALLS, ids=lambda each: each.__name__)
+def test_one_uninstall_is_one_finding(four: Stage, uninstall: Callable[..., None], names: tuple[str, ...]) -> None:
+    began = time.time_ns()
+    uninstall(four, *names)
+    code, answer = timeline(four, "--since-checkpoint", "step_10")
+    (title,) = titles(answer)
+    assert (code, f"and {len(names) - 1} more removed" in title) == (1, True), title
+    gone = [event for event in answer["events"] if event["kind"] == "package.removed"]
+    assert sorted(event["subject"] for event in gone) == sorted(names)
+    assert all(clock.nanoseconds(event["time"]) >= began - clock.NS // 10 for event in gone)
+
+
+@pytest.mark.parametrize("uninstall", UNINSTALLS, ids=lambda each: each.__name__)
+def test_an_uninstall_after_a_restore_has_its_own_time(four: Stage, uninstall: Callable[..., None]) -> None:
+    """A restore only reads the cache, which keeps the moment of the removal that was undone."""
+    by_uv(four, "first", "second")
+    assert four.envguard("restore", "step_10", "-y").returncode == 0
+    restored = time.time_ns()
+    time.sleep(0.6)
+    uninstall(four, "first", "second")
+    _, answer = timeline(four, "--since-checkpoint", "step_10")
+    assert len([title for title in titles(answer) if "removed" in title]) == 1, titles(answer)
+    for event in (event for event in answer["events"] if event["kind"] == "package.removed"):
+        assert clock.nanoseconds(event["end"] or event["time"]) > restored
+        assert clock.nanoseconds(event["time"]) > restored - clock.NS * 3

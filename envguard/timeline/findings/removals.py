@@ -11,6 +11,7 @@ from envguard.timeline.findings.draft import Draft, importance, more
 from envguard.timeline.moments import SAME_MOMENT_NS
 from envguard.timeline.packages.package_events import Packages
 from envguard.timeline.packages.removals import Removal
+from envguard.timeline.packages.transactions import PACE_NS
 
 _SHARED = "another environment may share the cache, and have lost it instead"
 _TOUCHED = "the moment is the cache's word: a chmod or chown inside it leaves the same trace"
@@ -28,8 +29,10 @@ def removal_findings(
     """One for those that went between the same two moments, as `uv sync` or an uninstall of many leaves them; `told`
     are the runs that have a finding of their own, which names what they removed. What a restore of envguard's own
     took away belongs to it, and so does what was cut short."""
-    gone: dict[tuple[int, int, str] | str, list[Removal]] = {}
-    for removal in packages.removals:
+    gone: dict[tuple[int, int, str], list[Removal]] = {}
+    last: dict[tuple[str | None, str], Removal] = {}
+    firsts: dict[str, Removal] = {}
+    for removal in sorted(packages.removals, key=lambda each: each.since_ns):
         event = removal.event
         if removal.own is not None or removal.cut is not None or event.transaction in told:
             continue
@@ -38,8 +41,16 @@ def removal_findings(
         # What the checkpoint's own stamp no longer has went before it, and ends at that very moment.
         if since is not None and removal.until_ns <= since * clock.NS + SAME_MOMENT_NS:
             continue
-        key = event.id if removal.dated else (removal.since_ns, removal.until_ns, event.confidence)
-        gone.setdefault(key, []).append(removal)
+        first = removal
+        if removal.dated:
+            # One uninstall takes many out one after the other.
+            run = (event.transaction, event.confidence)
+            before = last.get(run)
+            if before is not None and removal.since_ns - before.since_ns <= PACE_NS:
+                first = firsts[before.event.id]
+            last[run] = removal
+            firsts[event.id] = first
+        gone.setdefault((first.since_ns, first.until_ns, event.confidence), []).append(removal)
     return [_draft(sorted(those, key=_weight), checkpoint, saved) for those in gone.values()]
 
 
@@ -60,6 +71,8 @@ def _says(gone: Sequence[Removal]) -> str:
     lead = gone[0].event
     if len(gone) == 1:
         return f"{lead.summary}."
+    if all(removal.dated for removal in gone):
+        return " ".join(f"{removal.event.summary}." for removal in gone[:_SHOWN]) + more(gone, _SHOWN)
     names = ", ".join(f"{removal.event.subject} {removal.event.from_ or ''}".strip() for removal in gone[:_SHOWN])
     proof, seen, gone_by = lead.evidence[0].path, clock.local(lead.time or ""), clock.local(lead.end or "")
     return f"{names}{more(gone, _SHOWN)}: {proof} of {seen} still has them; gone by {gone_by}."

@@ -127,6 +127,13 @@ def _ours(own: Iterable[Removal], name: str, moment_ns: int) -> bool:
     return any(item.event.subject == name and 0 <= item.until_ns - moment_ns <= RESTORE_NS for item in own)
 
 
+def _came_back(known: Known, name: str, moment_ns: int) -> int | None:
+    """When a restore brought the package back after that moment: what took it away then is undone, and the cache,
+    which a restore only reads, does not tell when it went again."""
+    back = [each.done_ns for each in known.restored if each.name == name and each.full_version is not None]
+    return max((done_ns for done_ns in back if done_ns > moment_ns), default=None)
+
+
 def _in_runs(known: Known, current: Mapping[str, Install], own: Sequence[Removal]) -> Iterator[Removal]:
     """Unlinked while a run was at work, and not there any more; of two runs side by side, by the earlier one."""
     told: set[str] = set()
@@ -134,6 +141,8 @@ def _in_runs(known: Known, current: Mapping[str, Install], own: Sequence[Removal
         for removal in runs.removals_of(group, known.uses, dict(current)):
             use, name = removal.use, removal.use.archive.name
             if use.archive.path in told or name in current or _ours(own, name, removal.time_ns):
+                continue
+            if _came_back(known, name, removal.time_ns) is not None:
                 continue
             sighting = seen_here(use, known)
             if sighting is None and not _may_have_been_here(use, known):
@@ -154,6 +163,8 @@ def _alone(known: Known, current: Mapping[str, Install], own: Sequence[Removal])
         if moment is None or use.nlink != 1 or name in current or any(group.covers(moment) for group in known.groups):
             continue
         sighting = seen_here(use, known)
+        if _came_back(known, name, moment) is not None:
+            continue
         if _ours(own, name, moment) or (sighting is None and not _may_have_been_here(use, known)):
             continue
         tie = f"it was here by {sighting.evidence[0].path}" if sighting is not None else _tie(use, known)
@@ -256,13 +267,14 @@ def _recorded(known: Known, current: Mapping[str, Install], told: Sequence[Remov
             or any(item.event.subject == name and item.until_ns >= had.time_ns for item in told)
         ):
             continue
+        since = _came_back(known, name, had.time_ns) or had.time_ns
         sighting = had.sighting(name)
         assert sighting is not None  # what is `there` has a version
         until = without.time_ns if without is not None else known.present.now_ns
         proofs = [*sighting.evidence, *((without.proof,) if without is not None else ())]
         # The folder that held it tells by when it had gone, as long as nothing else came to it or went.
         changed = known.present.site_changes.get(folder := had.there[name])
-        seen_gone = changed is not None and had.time_ns < changed <= until
+        seen_gone = changed is not None and since < changed <= until
         if changed is not None and seen_gone:
             until = changed
             value = f"{clock.iso_ns(changed)} (it no longer holds {name})"
@@ -272,7 +284,7 @@ def _recorded(known: Known, current: Mapping[str, Install], told: Sequence[Remov
         event = make_event(
             "package.removed",
             name,
-            had.time_ns,
+            since,
             until,
             text,
             proofs,
@@ -281,4 +293,4 @@ def _recorded(known: Known, current: Mapping[str, Install], told: Sequence[Remov
             from_=sighting.version.full,
             open_end=without is None and not seen_gone,
         )
-        yield Removal(event, had.time_ns, until, dated=False, previous=Previous(sighting.version, (sighting,)))
+        yield Removal(event, since, until, dated=False, previous=Previous(sighting.version, (sighting,)))
