@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 from envguard.acquire.machine.zone import Zone
 from envguard.acquire.runs.log_files import LogFile
-from envguard.acquire.runs.roles import NAMES, Path, Row, is_gradient, is_loss, rate_of, words_of
-from envguard.acquire.runs.train_log import TrainLog, from_rows
+from envguard.acquire.runs.roles import NAMES, is_gradient, is_loss, rate_of, words_of
+from envguard.acquire.runs.tracked import Steps
+from envguard.acquire.runs.train_log import TrainLog
 from envguard.acquire.seam.host import Host
 from envguard.config import LogFields
 
 CHUNK = 8 << 20
 LONGEST = 64 << 20
 """Bytes of a record that is read; images and graphs of more are passed over."""
-MOST_ROWS = 1_000_000
 
 
 class DamagedLog(OSError):
@@ -33,26 +32,24 @@ def read_event_file(host: Host, log: LogFile, configured: LogFields, zone: Zone)
 
     Raises `DamagedLog` where no record could be read, and OSError. What was read before a damage is kept and named.
     """
-    rows: dict[int, dict[Path, Any]] = {}
+    steps = Steps()
     damage = None
     try:
         for data in _records(host, log.path, log.stat.size):
             step, time, scalars = _event(data)
             wanted = {tag: value for tag, value in scalars.items() if _tells(tag, configured)}
-            if wanted and (len(rows) < MOST_ROWS or step in rows):
-                row = rows.setdefault(step, {("step",): step, ("wall_time",): time})
-                row.update({(tag,): value for tag, value in wanted.items()})
+            if wanted:
+                steps.take(step, ("wall_time", time), wanted)
     except DamagedLog as error:
-        if not rows:
+        if not steps.rows:
             raise
         damage = error.strerror
-    ordered: list[tuple[int, Row]] = [(number, rows[step]) for number, step in enumerate(sorted(rows), 1)]
-    found = from_rows(log, ordered, configured, zone, "step")
+    found = steps.log(log, configured, zone)
     if damage is not None:
         if found is None:
             raise DamagedLog(0, damage, log.path)
         found.doubts.append(damage)
-    return found if (found is not None and {"tok_s", "loss"} & found.fields.keys()) or damage else None
+    return found
 
 
 def _tells(tag: str, configured: LogFields) -> bool:
