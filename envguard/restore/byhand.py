@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from envguard.fingerprint.diff import compare
+from envguard.fingerprint.rules import STARTUP_CODE
 from envguard.model.drift import Drift
 from envguard.model.fingerprint import Code, Fingerprint
 
@@ -13,12 +14,19 @@ from envguard.model.fingerprint import Code, Fingerprint
 FACETS = ("python", "driver", "gpu", "code", "config", "data", "env", "system")
 
 
-def said_for_hand(stamped: Fingerprint, live: Fingerprint) -> list[str]:
-    """Everything above info that differs from the stamp and is no package, code first."""
+OF_NO_BUILD = frozenset({*(f"problem:{kind}" for kind in STARTUP_CODE), "startup", "shadowed", "hooks"})
+"""Kinds of drift in packages that go away with no build: start-up code of no package, and what came beside one."""
+
+
+def said_for_hand(stamped: Fingerprint, live: Fingerprint, changed: Collection[str] = ()) -> list[str]:
+    """Everything above info that differs from the stamp and that no build of a package mends, code first. `changed`
+    are the packages that the restore takes away or exchanges."""
     out = list(_code(stamped.code or (), live.code or ()))
     for drift in compare(stamped, live).drifts:
         if drift.facet in FACETS and drift.severity != "info" and drift.facet != "code":
             out.append(_sentence(drift))
+        elif drift.kind in OF_NO_BUILD and drift.severity != "info" and drift.subject not in changed:
+            out.append(f"not restored: {drift.facet} {drift.subject}: {drift.why}")
     return out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,17 +214,17 @@ def _check_interpreter(request: Request) -> None:
         )
 
 
-def not_restored(request: Request) -> list[str]:
+def not_restored(request: Request, changed: Collection[str] = ()) -> list[str]:
     """What a stamp knows and no restore brings back, each with the command that a person may run."""
     stamped = request.target.fingerprint
-    return said_for_hand(stamped, request.live) if stamped is not None else []
+    return said_for_hand(stamped, request.live, changed) if stamped is not None else []
 
 
 def report_of(request: Request, plan: Plan, outcome: Outcome | None = None) -> RestoreReport:
     """The answer, before or after the plan was carried out."""
     outcome = outcome or Outcome()
     plan = outcome.plan or plan
-    notes = [*plan.notes, *outcome.notes, *not_restored(request)]
+    notes = [*plan.notes, *outcome.notes, *not_restored(request, {step.name for step in plan.steps})]
     if outcome.applied:
         notes = [note.replace(WILL_BREAK, IS_BROKEN, 1) if note.startswith(WILL_BREAK) else note for note in notes]
     if outcome.failure is not None and not outcome.missing and not outcome.refused:

@@ -72,6 +72,12 @@ def test_a_file_listed_twice_alike_counts_once() -> None:
     assert found.problems == ()
 
 
+@pytest.mark.parametrize("written", ["./p/a.py", "p/./a.py", "p//a.py", "./p//./a.py"])
+def test_one_file_has_one_path_however_it_is_written(written: str) -> None:
+    assert parse_record(f"{written},{HASH},1\n".encode()) == parse_record(f"p/a.py,{HASH},1\n".encode())
+    assert [row.path for row in parse_record(b"./p/,,\n").rows] == ["p/"]
+
+
 def test_normalising_leaves_what_the_wheel_brought() -> None:
     dropped = [
         Row("p-1.dist-info/INSTALLER", HASH, 3),

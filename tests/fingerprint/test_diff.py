@@ -17,6 +17,7 @@ from envguard.model.fingerprint import (
     Driver,
     Environment,
     Fingerprint,
+    Hook,
     Package,
     Problem,
     Shadowed,
@@ -574,6 +575,21 @@ def test_what_a_person_is_told_to_export_is_what_was_handed_over() -> None:
     assert said_for_hand(stamped, shell("OMP_X=1")) == []
     (told,) = said_for_hand(stamped, shell("OMP_X=3"))
     assert told == "not restored: env OMP_X: 3 here, 1 there: `export OMP_X=1`"
+
+
+@pytest.mark.parametrize("kind", ["pth-code", "startup-code"])
+def test_start_up_code_that_no_build_takes_away_is_named(kind: str) -> None:
+    stray = Problem(kind=kind, subject="zz.pth", says="line 1 is code of no package")
+    (told,) = said_for_hand(fingerprint(), replace(fingerprint(), problems=(stray,)))
+    assert told.startswith("not restored: packages zz.pth: ")
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_newcomer_that_runs_by_itself_is_named_where_it_stays(exact: bool) -> None:
+    newcomer = package("codey", hooks=(Hook("pth-code", "codey.pth"),))
+    alone = fingerprint(package("numpy"))
+    told = said_for_hand(alone, fingerprint(package("numpy"), newcomer), {"codey"} if exact else ())
+    assert [line.partition(": codey")[0] for line in told] == ([] if exact else ["not restored: packages codey"])
 
 
 def test_a_value_that_is_no_text_is_the_same_on_both_sides() -> None:

@@ -40,6 +40,7 @@ NEWCOMERS: dict[str, tuple[dict[str, bytes], str]] = {
     ),
     "jax_plugins": (entry_points("newcomer", "[jax_plugins]\nx = newcomer\n"), "jax_plugins: x"),
     "inside torch": ({"torch/_new_backend.py": b"X = 1\n"}, "torch of torch"),
+    "inside a part of a namespace": ({"nvidia/cublas/late.py": b"X = 1\n"}, "nvidia/cublas of nvidia-cublas-cu12"),
     "inside deeper": ({"transformers/models/mine/__init__.py": b""}, "transformers of transformers"),
 }
 HARMLESS: dict[str, dict[str, bytes]] = {
@@ -49,6 +50,7 @@ HARMLESS: dict[str, dict[str, bytes]] = {
     "named backend": entry_points("newcomer", "[torch_dynamo_backends]\nx = newcomer:x\n"),
     "path inside": {"newcomer/__init__.py": b"", "newcomer.pth": b"newcomer\n"},
     "a namespace": {"google/newcomer/__init__.py": b""},
+    "a part of its own": {"nvidia/newcomer/__init__.py": b""},
     "comment": {"newcomer/__init__.py": b"", "newcomer.pth": b"# import os\n"},
 }
 
@@ -60,6 +62,8 @@ def rows(stage: Stage) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def stamped(torch_stage: Stage) -> Stage:
+    build_wheel(torch_stage.wheels, "nvidia-cublas-cu12", "12.8", {"nvidia/cublas/__init__.py": b""})
+    torch_stage.install("nvidia-cublas-cu12")
     build_wheel(torch_stage.wheels, "google-one", "1.0", {"google/one/__init__.py": b""})
     torch_stage.install("transformers==5.6.0", "google-one")
     (torch_stage.checkpoints / "step_690").mkdir()

@@ -190,13 +190,21 @@ def test_an_editable_package_has_its_trees_commit() -> None:
         ("opencv-python", {"cv2/__init__.py": b"", "cv2/cv2.abi3.so": b"ELF"}, "cv2"),
         ("six", {"six.py": b"x = 1\n"}, "six"),
         ("torch", {"torch/__init__.py": b"", "torchgen/__init__.py": b""}, "torch"),
+        ("nvidia-cudnn-cu12", {"nvidia/cudnn/lib/libcudnn.so.9": b"ELF"}, "nvidia.cudnn"),
+        ("google-cloud-storage", {"google/cloud/storage/__init__.py": b""}, "google.cloud"),
     ],
 )
 def test_a_dist_info_that_was_deleted_by_hand_leaves_code_behind(
     name: str, files: dict[str, bytes], module: str, stage: Stage
 ) -> None:
     wheels.build_wheel(stage.wheels, name, "1.0", files)
-    wheels.build_wheel(stage.wheels, "other", "1.0", {"other/__init__.py": b""})
+    # It shares a folder with each of them that is a part of a namespace.
+    others = {
+        "other/__init__.py": b"",
+        "nvidia/cublas/lib/libcublas.so.12": b"ELF",
+        "google/protobuf/__init__.py": b"",
+    }
+    wheels.build_wheel(stage.wheels, "other", "1.0", others)
     stage.install(f"{name}==1.0", "other", arguments=["--no-deps"])
     before = look(stage)
     assert problems(before, "unowned") == []
@@ -206,7 +214,7 @@ def test_a_dist_info_that_was_deleted_by_hand_leaves_code_behind(
     told = {drift.kind: drift.why for drift in compare(before, after).drifts if drift.subject == name}
     assert "removed" not in told
     assert "its metadata is gone and its code is still there" in told["metadata-gone"]
-    for path in {path.partition("/")[0] for path in files}:
+    for path in {module.replace(".", "/") if "." in module else path.partition("/")[0] for path in files}:
         target = stage.site / path
         shutil.rmtree(target) if target.is_dir() else target.unlink()
     kinds = {drift.kind for drift in compare(before, look(stage)).drifts if drift.subject == name}

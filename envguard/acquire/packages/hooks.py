@@ -99,19 +99,25 @@ def _inside(distributions: Distributions, contents: Mapping[str, Contents], memo
             if whole:
                 owners.setdefault((dist.location, name), set()).add(dist.name)
     for dist in distributions.found:
-        for name, whole in folders[dist.directory].items():
+        told: set[str] = set()
+        for name, whole in sorted(folders[dist.directory].items()):
             others = owners.get((dist.location, name), set()) - {dist.name}
-            if not whole and others:
+            if not whole and others and name.partition("/")[0] not in told:
+                told.add(name)
                 yield dist.directory, Hook("inside", f"{name} of {', '.join(sorted(others))}")
 
 
 def _folders(dist: Distribution, content: Contents | None, memo: Memo) -> dict[str, bool]:
-    """Top-level folders of a distribution, and whether it brings their `__init__`; kept while RECORD is the same."""
+    """Folders of a distribution at the top and the next level (`nvidia/cublas`), and whether it brings their
+    `__init__`; kept while RECORD is the same."""
     key = content.record_key if content is not None else None
     if key is None or key[0] < 0:
         return {}
     text = remembered(
-        memo, f"folders of {dist.directory}", ":".join(map(str, key)), lambda: json.dumps(_listed_folders(dist))
+        memo,
+        f"folders to hook into of {dist.directory}",
+        ":".join(map(str, key)),
+        lambda: json.dumps(_listed_folders(dist)),
     )
     found = json.loads(text)
     return found if isinstance(found, dict) else {}
@@ -122,10 +128,11 @@ def _listed_folders(dist: Distribution) -> dict[str, bool]:
     found: dict[str, bool] = {}
     for path in rows:
         name, slash, rest = path.partition("/")
-        if (
-            slash
-            and not name.endswith((".dist-info", ".data", ".egg-info"))
-            and name not in ("..", "__pycache__", "bin")
-        ):
-            found[name] = found.get(name, False) or rest == "__init__.py" or rest.startswith("__init__.")
+        if not slash or name.endswith((".dist-info", ".data", ".egg-info")) or name in ("..", "__pycache__", "bin"):
+            continue
+        found[name] = found.get(name, False) or rest.startswith("__init__.")
+        part, slash, rest = rest.partition("/")
+        if slash and part != "__pycache__":
+            inner = f"{name}/{part}"
+            found[inner] = found.get(inner, False) or rest.startswith("__init__.")
     return found

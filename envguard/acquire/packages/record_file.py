@@ -112,6 +112,8 @@ def _row(fields: list[str]) -> Row | None:
     if len(fields) != 3 or not fields[0] or "\0" in fields[0]:
         return None
     path, digest, size = fields
+    if path.startswith("./") or "/./" in path or "//" in path:
+        path = posixpath.normpath(path) + "/" * path.endswith("/")
     if size and not (size.isascii() and size.isdigit() and len(size) < 20):
         return None
     return Row(path, digest or None, int(size) if size else None)

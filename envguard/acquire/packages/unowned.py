@@ -40,29 +40,44 @@ def unowned_folders(host: Host, env: Environment, distributions: Distributions) 
 def modules_of(
     host: Host, dists: Iterable[Distribution], contents: Mapping[str, Contents], memo: Memo
 ) -> dict[str, tuple[str, ...]]:
-    """Directory of the metadata → the modules that the distribution brings, at the top of its folder; remembered for
-    as long as its RECORD stays the same."""
+    """Directory of the metadata → the modules that the distribution brings, at the top of its folder, and of a folder
+    that packages share those below (`nvidia.cudnn`); remembered for as long as its RECORD stays the same."""
     found = {}
     for dist in dists:
         content = contents.get(dist.directory)
         key = content.record_key if content is not None else None
         ask = partial(_modules, host, dist)
         settled = key is not None and key[0] >= 0 and not is_racy(key, time.time_ns())
-        text = (
-            remembered(memo, f"modules of {dist.directory}", ":".join(map(str, key or ())), ask) if settled else ask()
-        )
+        stat = ":".join(map(str, key or ()))
+        text = remembered(memo, f"all modules of {dist.directory}", stat, ask) if settled else ask()
         found[dist.directory] = tuple(text.split())
     return found
 
 
 def _modules(host: Host, dist: Distribution) -> str:
     """Names parted by blanks, since an identifier holds none."""
+    shared = _shared(dist)
     names = set()
     for top in _tops(host, dist):
         stem = top.partition(".")[0] if top.endswith((".py", ".so")) else top
         if stem.isidentifier() and stem != "__pycache__":
-            names.add(stem)
+            names |= {f"{stem}.{part}" for part in shared[stem]} if stem in shared else {stem}
     return " ".join(sorted(names))
+
+
+def _shared(dist: Distribution) -> dict[str, set[str]]:
+    """Folders without an `__init__` of their own, as parts of a namespace are, with the folders below that a
+    distribution brings."""
+    found: dict[str, set[str]] = {}
+    whole = set()
+    for row in dist.record.rows if dist.record is not None else ():
+        top, _, rest = row.path.partition("/")
+        part, slash, _ = rest.partition("/")
+        if part.startswith("__init__.") or (part and not slash and part.endswith(_CODE)):
+            whole.add(top)
+        elif slash and part.isidentifier() and part != "__pycache__":
+            found.setdefault(top, set()).add(part)
+    return {top: parts for top, parts in found.items() if top not in whole}
 
 
 def unowned_modules(
@@ -71,6 +86,7 @@ def unowned_modules(
     """(module, path) of code in a venv's folders of packages that belongs to none of them; `modules` as `modules_of`
     has them. Raises OSError."""
     owned = {name for names in modules.values() for name in names}
+    shared = {name.partition(".")[0] for name in owned if "." in name} - owned
     for site in env.site if env.kind == "venv" else ():
         if not site.startswith(f"{env.prefix}/"):
             continue
@@ -79,10 +95,21 @@ def unowned_modules(
             if not module.isidentifier() or module in owned or module.startswith("_") or module in _TOLD_ELSEWHERE:
                 continue
             path = f"{site}/{name}"
-            if name.endswith(_CODE) or (
+            if module in shared:
+                yield from _unowned_parts(host, path, module, owned) if kind == "directory" else ()
+            elif name.endswith(_CODE) or (
                 kind == "directory" and any(each.endswith(_CODE) for each, _ in host.listing(path))
             ):
                 yield module, path
+
+
+def _unowned_parts(host: Host, path: str, module: str, owned: set[str]) -> Iterator[tuple[str, str]]:
+    """Folders of a shared folder that no package brings and that are not empty."""
+    for part, kind in host.listing(path):
+        if kind != "directory" or not part.isidentifier() or part == "__pycache__" or f"{module}.{part}" in owned:
+            continue
+        if any(name != "__pycache__" for name, _ in host.listing(f"{path}/{part}")):
+            yield f"{module}.{part}", f"{path}/{part}"
 
 
 def _tops(host: Host, dist: Distribution) -> Iterator[str]:

@@ -176,6 +176,8 @@ def _swap(
     was_there = was_there or _was_there(install, group, graph, installs, beside)
     candidates = previous_builds(group.end_ns, known, new, install.build)
     candidates = tuple(item for item in candidates if not any(_is_there(item, other) for other in beside))
+    if any(other.location == install.location for other in beside):
+        candidates = ()  # a stray dist-info: the other one's files are the package
     # A build that merely lies in the cache is no reason to say that this package was replaced, unless it was unpacked
     # just when an earlier run installed something here.
     if was_there is None and candidates and candidates[0].best == "weak":
