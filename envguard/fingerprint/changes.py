@@ -14,7 +14,7 @@ from envguard.fingerprint.units import counted, size
 from envguard.fingerprint.variables import MASKS, is_per_rank
 from envguard.model.drift import Facet
 from envguard.model.evidence import Unknown
-from envguard.model.fingerprint import Code, Environment, FileSet, Fingerprint, Package
+from envguard.model.fingerprint import Binary, Code, Environment, FileSet, Fingerprint, Package, Python
 
 Differences = Iterator[Change | Unknown]
 # What torchrun sets where it is not set, so that a stamp of a rank has it and the shell that starts the run has not.
@@ -39,6 +39,33 @@ def python_changes(a: Fingerprint, b: Fingerprint) -> Differences:
         else:
             minor = field == "version" and was.split(".")[:2] != now.split(".")[:2]
             yield Change("python", "minor" if minor else field, "changed", was, now)
+    if a.python.version == b.python.version:  # another release has another binary
+        yield from _binaries(a.python, b.python)
+
+
+def _binaries(a: Python, b: Python) -> Differences:
+    """Another build of the same release, or a binary that was changed where it lies."""
+    if a.binaries is None or b.binaries is None:
+        return
+    changed = [name for name in sorted(a.binaries.keys() | b.binaries.keys()) if _is_other_build(name, a, b)]
+    if changed:
+        was, now = (", ".join(_build_of(side.binaries, name) for name in changed) for side in (a, b))
+        yield Change("python", "build", "changed", was, now, ", ".join(changed))
+
+
+def _is_other_build(name: str, a: Python, b: Python) -> bool:
+    was, now = (a.binaries or {}).get(name), (b.binaries or {}).get(name)
+    if was is None or now is None or (was.size, was.build_id) != (now.size, now.build_id):
+        return True
+    # Of one build, installers may write the place into it; without a build-id only the content names the build.
+    return was.digest != now.digest and (a.base == b.base or was.build_id is None)
+
+
+def _build_of(binaries: Mapping[str, Binary] | None, name: str) -> str:
+    found = (binaries or {}).get(name)
+    if found is None:
+        return "none"
+    return f"{found.size:,} bytes, sha256 {found.digest[:12]}"
 
 
 def code_changes(a: Fingerprint, b: Fingerprint) -> Differences:

@@ -120,6 +120,8 @@ RULES: tuple[Rule, ...] = (
          "compiled extensions and compile caches are made for one Python {subject}: {a}, not {b}"),
     Rule("python", "changed", "version", "warn", "numerics",
          "another patch release of Python ({a} → {b}); fixes in it can alter results"),
+    Rule("python", "changed", "build", "warn", "numerics",
+         "another build of the same Python release: {detail} ({a} → {b})"),
     Rule("python", "problem:base-minor|problem:base-gone|problem:base-script", "*", "block", "breaks", "{detail}"),
     Rule("python", "problem:*", "*", "warn", "breaks", "{detail}"),
     Rule("python", "*", "*", "warn", "breaks", "the interpreter differs in {subject}"),

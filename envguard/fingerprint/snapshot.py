@@ -10,6 +10,7 @@ import msgspec
 
 from envguard import __version__, clock
 from envguard.acquire.memo import Memo
+from envguard.acquire.packages.binaries import read_binaries
 from envguard.acquire.packages.bytecode import judge_bytecode
 from envguard.acquire.packages.contents import AllContents, Policy, read_contents
 from envguard.acquire.packages.distributions import Distributions, read_distributions
@@ -159,7 +160,8 @@ def assemble(
     seen = around.value
     packages = with_sources(packages, seen.code)
     remember_torch(digests.memo, torch_build, seen.torch)
-    python = env.as_model()
+    binaries = read_binaries(host, env, digests.memo, notes)
+    python = msgspec.structs.replace(env.as_model(), binaries=binaries)
     return Fingerprint(
         id=fingerprint_id(python, packages, seen.torch, seen.driver, seen.gpus),
         envguard=__version__,

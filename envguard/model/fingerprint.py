@@ -14,8 +14,17 @@ from envguard.model.evidence import Unknown
 from envguard.model.local_version import Accelerator, parse_local
 
 
+class Binary(msgspec.Struct, frozen=True, kw_only=True):
+    """A program or library of the interpreter; `digest` is the sha256 (hex) of all of it."""
+
+    size: int
+    build_id: str | None
+    digest: str
+
+
 class Python(msgspec.Struct, frozen=True, kw_only=True):
-    """The interpreter of the environment; `prefix`, `executable` and `base` are not part of the id."""
+    """The interpreter of the environment; `prefix`, `executable`, `base` and `binaries` are not
+    part of the id."""
 
     implementation: str | None
     version: str | None
@@ -27,6 +36,9 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["venv", "conda", "system"]
     extends: str | None = None
     """The environment over which this one was laid for a single command (`uv run --with`)."""
+    binaries: dict[str, Binary] | None = None
+    """`python` and, where there is one, the name of its shared library. None in fingerprints from before it was
+    looked at, and where there is no interpreter."""
 
     @property
     def environment(self) -> str:
