@@ -6,132 +6,34 @@ interpreter, the answer is `Undetermined` with what to write, and never a guess.
 
 from __future__ import annotations
 
-import enum
 import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from envguard.acquire.packages.environment import is_environment, is_tool, which_in
-from envguard.acquire.packages.starts import Started, started_by
+from envguard.acquire.packages.starts import started_by
 from envguard.acquire.seam.host import Host
-from envguard.fingerprint.uv_choices import AskedOfUv
 from envguard.launch import shell_line, uv_project
 from envguard.launch.options import Options, read_options
+from envguard.launch.python_line import read_console_script, read_python
 from envguard.launch.shell_line import NotSimple
+from envguard.launch.starting import WRITE, Layer, Runner, Start, Undetermined, What
 from envguard.launch.wrappers import CHOOSERS, CONDA_RUN_OPTIONS, INERT, UV_OPTIONS, WRAPPERS, Wrapper
 
 _MOST_SCRIPT = 64 << 10
 _MOST_LAYERS = 20
-DEFAULT_PATH = "/bin:/usr/bin"  # confstr(_CS_PATH): where a program is looked for without PATH
-# They start each rank with the interpreter that they run on, unless an option or PYTHON_EXEC names another.
-_RANK_SCRIPTS = frozenset({"torchrun", "deepspeed", "accelerate", "accelerate-launch", "composer"})
-_RANK_MODULES = frozenset({
-    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner",
-    "deepspeed.launcher.launch",
-})  # fmt: skip
-_NO_PYTHON = frozenset({"--no-python", "--no_python"})
-_PYTHON_VALUES = "WX"
 # `$(dirname "$0")`: the folder of the script itself.
 _OWN_FOLDER = re.compile(r'\$\(\s*dirname\s+"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\s*\)')
-_WRITE = "write the interpreter's path, or name the environment with --python"
-
-
-class What(enum.Enum):
-    """What is not known of a start. An environment named with `--python` settles the first, and no other."""
-
-    INTERPRETER = "interpreter of the command"
-    VARIABLES = "variables of the command"
-    PACKAGES = "packages of the command"
-
-
-@dataclass(frozen=True)
-class Undetermined:
-    """What is not known, why, and what to write so that it is."""
-
-    what: What
-    why: str
-    write: str
-
-
-@dataclass(frozen=True)
-class Runner:
-    """The interpreter that COMMAND runs on, the word that names it, and whether the words choose an environment: a
-    path, `uv run` or an activation does; a bare `python` is what PATH has, also where nothing was activated."""
-
-    word: str
-    started: Started
-    chosen: bool
-
-    @property
-    def interpreter(self) -> str | None:
-        """As `--python` would name it; None where the words choose none."""
-        return self.started.interpreter if self.chosen and self.started.prefix is not None else None
-
-
-@dataclass(frozen=True)
-class Start:
-    """`environ` and `folder` are what the program gets. `runner` is None where no Python is started, or where
-    `undetermined` holds why it is not known. `path0`: the folders of the started code, first on `sys.path`; None
-    where they are not known."""
-
-    environ: Mapping[str, str]
-    folder: str
-    runner: Runner | None = None
-    undetermined: tuple[Undetermined, ...] = ()
-    path0: tuple[str, ...] | None = None
-    asked: AskedOfUv | None = None
-    """The extras and groups that `uv run` is given."""
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """What the next program of the chain gets."""
-
-    host: Host
-    environ: dict[str, str]
-    folder: str
-    depth: int = 0
-    doubts: tuple[Undetermined, ...] = ()
-    chosen: bool = False
-
-    @property
-    def path(self) -> str:
-        return self.environ.get("PATH", DEFAULT_PATH)
-
-    def absolute(self, path: str) -> str:
-        return posixpath.normpath(posixpath.join(self.folder, path))
-
-    def doubt(self, why: str, write: str = _WRITE, what: What = What.INTERPRETER) -> _Layer:
-        return replace(self, doubts=(*self.doubts, Undetermined(what, why, write)))
-
-    def set(self, name: str, value: str) -> _Layer:
-        if name == "PATH":  # another PATH is another choice of what a bare name starts
-            return replace(self, environ={**self.environ, name: value}, chosen=True)
-        return replace(self, environ={**self.environ, name: value})
-
-    def unset(self, *names: str) -> _Layer:
-        return replace(self, environ={name: value for name, value in self.environ.items() if name not in names})
-
-    def inside(self, prefix: str) -> _Layer:
-        """As an activated environment has it."""
-        environ = {**self.environ, "VIRTUAL_ENV": prefix, "PATH": f"{prefix}/bin:{self.path}"}
-        return replace(self, environ=environ, chosen=True)
-
-    def nothing(self) -> Start:
-        return Start(self.environ, self.folder, undetermined=self.doubts)
-
-    def unknown(self, why: str, write: str = _WRITE) -> Start:
-        return self.doubt(why, write).nothing()
 
 
 def parse_start(host: Host, command: Sequence[str], environ: Mapping[str, str], folder: str) -> Start:
     """What COMMAND starts in the absolute `folder`. An empty COMMAND starts nothing."""
-    return _program(_Layer(host, dict(environ), folder), tuple(command))
+    return _program(Layer(host, dict(environ), folder), tuple(command))
 
 
-def _program(layer: _Layer, words: tuple[str, ...]) -> Start:
+def _program(layer: Layer, words: tuple[str, ...]) -> Start:
     if not words:
         return layer.nothing()
     if layer.depth > _MOST_LAYERS:
@@ -151,7 +53,7 @@ def _program(layer: _Layer, words: tuple[str, ...]) -> Start:
     return _resolved(inner, word, name, words[1:])
 
 
-def _resolved(layer: _Layer, word: str, name: str, arguments: tuple[str, ...]) -> Start:
+def _resolved(layer: Layer, word: str, name: str, arguments: tuple[str, ...]) -> Start:
     """An interpreter, a script, or a program of which nothing is known."""
     if "$" in word:
         return layer.unknown(f"the program is `{word}`, which a shell expands")
@@ -167,11 +69,11 @@ def _resolved(layer: _Layer, word: str, name: str, arguments: tuple[str, ...]) -
         return layer.unknown(f"{word} is a tool with an environment of its own, {started.prefix}")
     runner = Runner(word, started, layer.chosen or "/" in word)
     if started.interpreter == path:
-        return _python(layer, runner, arguments)
-    return _console_script(layer, runner, path, name, arguments)
+        return read_python(layer, runner, arguments, _program)
+    return read_console_script(layer, runner, path, name, arguments, _program)
 
 
-def _unknown_file(layer: _Layer, path: str, name: str, arguments: tuple[str, ...]) -> Start:
+def _unknown_file(layer: Layer, path: str, name: str, arguments: tuple[str, ...]) -> Start:
     """A file that is no Python: a short shell script is read; of any other program nothing is known."""
     try:
         text = layer.host.read(path, _MOST_SCRIPT + 1)
@@ -188,7 +90,7 @@ def _unknown_file(layer: _Layer, path: str, name: str, arguments: tuple[str, ...
 # --- wrappers ---
 
 
-def _wrapped(layer: _Layer, name: str, wrapper: Wrapper, words: tuple[str, ...]) -> Start:
+def _wrapped(layer: Layer, name: str, wrapper: Wrapper, words: tuple[str, ...]) -> Start:
     if wrapper.words:
         if not words or words[0] not in wrapper.words:
             return layer.unknown(f"{name} {words[0] if words else ''}: no command is known to follow")
@@ -217,7 +119,7 @@ def _wrapped(layer: _Layer, name: str, wrapper: Wrapper, words: tuple[str, ...])
     return _program(layer, tuple(rest))
 
 
-def _changed_by(layer: _Layer, name: str, wrapper: Wrapper, options: Options) -> _Layer:
+def _changed_by(layer: Layer, name: str, wrapper: Wrapper, options: Options) -> Layer:
     """The variables and the folder that a wrapper's options give to the command."""
     for option, values in options.found:
         value = values[0] if values else ""
@@ -241,7 +143,7 @@ def _changed_by(layer: _Layer, name: str, wrapper: Wrapper, options: Options) ->
     return layer
 
 
-def _exported(layer: _Layer, name: str, value: str) -> _Layer:
+def _exported(layer: Layer, name: str, value: str) -> Layer:
     """Slurm's `--export=ALL,NAME=VALUE,…`; without ALL the variables of the job are not handed on."""
     first, *others = value.split(",")
     if first != "ALL":
@@ -279,7 +181,7 @@ def _split(text: str) -> list[str]:
 # --- shells ---
 
 
-def _shell(layer: _Layer, name: str, words: tuple[str, ...]) -> Start:
+def _shell(layer: Layer, name: str, words: tuple[str, ...]) -> Start:
     """`bash -c TEXT`, `bash SCRIPT`."""
     rest, text = list(words), False
     while rest and rest[0][:1] in "-+" and len(rest[0]) > 1:
@@ -312,7 +214,7 @@ def _shell(layer: _Layer, name: str, words: tuple[str, ...]) -> Start:
     return _shell_text(layer, script.decode("utf-8", "replace"), rest[0], tuple(rest[1:]), path)
 
 
-def _shell_text(layer: _Layer, text: str, name: str, arguments: tuple[str, ...], script: str | None = None) -> Start:
+def _shell_text(layer: Layer, text: str, name: str, arguments: tuple[str, ...], script: str | None = None) -> Start:
     """Several simple commands, of which those that start Python all start the same one: then it does not matter which
     of them run."""
     if script is not None:
@@ -338,7 +240,7 @@ def _shell_text(layer: _Layer, text: str, name: str, arguments: tuple[str, ...],
     doubts = tuple(dict.fromkeys(doubt for start in (*starts, layer.nothing()) for doubt in start.undetermined))
     if len(prefixes) > 1:
         why = f"{name} starts interpreters of several environments: {', '.join(map(str, sorted(map(str, prefixes))))}"
-        doubts = (*doubts, Undetermined(What.INTERPRETER, why, _WRITE))
+        doubts = (*doubts, Undetermined(What.INTERPRETER, why, WRITE))
     return replace(last, undetermined=doubts)
 
 
@@ -346,7 +248,7 @@ def _words(word: str, environ: Mapping[str, str], arguments: tuple[str, ...]) ->
     return arguments if word in ("$@", "$*", "${@}") else (shell_line.expanded(word, environ),)
 
 
-def _shell_command(layer: _Layer, words: list[str]) -> tuple[_Layer, Start | None]:
+def _shell_command(layer: Layer, words: list[str]) -> tuple[Layer, Start | None]:
     """What one simple command changes for those after it, or what it starts."""
     pairs: list[tuple[str, str]] = []
     while words and (pair := shell_line.assignment(words[0])) is not None:
@@ -375,7 +277,7 @@ def _shell_command(layer: _Layer, words: list[str]) -> tuple[_Layer, Start | Non
     return layer, _program(_assigned(layer, pairs), tuple(words))
 
 
-def _assigned(layer: _Layer, pairs: Sequence[tuple[str, str]]) -> _Layer:
+def _assigned(layer: Layer, pairs: Sequence[tuple[str, str]]) -> Layer:
     for name, value in pairs:
         if "$" in value and name in ("PATH", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"):
             layer = layer.doubt(f"{name}={value} is not known before it runs")
@@ -383,7 +285,7 @@ def _assigned(layer: _Layer, pairs: Sequence[tuple[str, str]]) -> _Layer:
     return layer
 
 
-def _sourced(layer: _Layer, script: str) -> _Layer:
+def _sourced(layer: Layer, script: str) -> Layer:
     """`source X/bin/activate` is the environment X; what another script does is not known."""
     path = layer.absolute(script)
     prefix = posixpath.dirname(posixpath.dirname(path))
@@ -398,92 +300,10 @@ def _sourced(layer: _Layer, script: str) -> _Layer:
     return layer.doubt(f"`source {script}` may change PATH when it runs", "write it before `envguard launch`")
 
 
-# --- interpreters ---
-
-
-def _python(layer: _Layer, runner: Runner, arguments: tuple[str, ...]) -> Start:
-    """`python [OPTIONS] SCRIPT | -m MODULE | -c TEXT`: its isolation, and the folder that it puts first."""
-    rest, flags = list(arguments), set[str]()
-    form, target = "", ""
-    while rest and not form:
-        word = rest.pop(0)
-        if word == "-" or not word.startswith("-"):
-            form, target = "script", word
-        elif word.startswith("--"):
-            del rest[: 1 if word == "--check-hash-based-pycs" else 0]
-        else:
-            for position, letter in enumerate(word[1:], 1):
-                attached = word[position + 1 :]
-                if letter in "cm":
-                    form, target = letter, attached or (rest.pop(0) if rest else "")
-                elif letter in _PYTHON_VALUES and not attached:
-                    del rest[:1]
-                if letter in "cm" + _PYTHON_VALUES:
-                    break
-                flags.add(letter)
-    if "S" in flags:
-        layer = layer.doubt("python -S leaves site-packages off the path", "leave out -S", What.PACKAGES)
-    if flags & {"I", "E"}:
-        layer = layer.unset(*(name for name in layer.environ if name.startswith("PYTHON")))
-    if flags & {"I", "s"}:
-        layer = layer.set("PYTHONNOUSERSITE", "1")
-    safe = bool(flags & {"I", "P"} or layer.environ.get("PYTHONSAFEPATH"))
-    first = [] if safe else [_first_of(layer, form, target)]
-    ranks = form == "m" and target in _RANK_MODULES
-    if form == "m":
-        first += _first_of_ranks(layer, rest, safe)
-    started = Start(layer.environ, layer.folder, runner, layer.doubts, tuple(dict.fromkeys(first)))
-    return _of_ranks(layer, started, rest) if ranks else started
-
-
-def _first_of(layer: _Layer, form: str, target: str) -> str:
-    """`sys.path[0]`: the folder of the script behind its links, else the working directory."""
-    if form != "script" or target == "-":
-        return layer.folder
-    path = layer.host.realpath(layer.absolute(target))
-    try:
-        is_folder = layer.host.stat_target(path).is_directory
-    except OSError:
-        is_folder = False
-    return path if is_folder else posixpath.dirname(path)
-
-
-def _first_of_ranks(layer: _Layer, words: Sequence[str], safe: bool) -> list[str]:
-    """The folder of the script that a launcher or a profiler starts."""
-    if safe and layer.environ.get("PYTHONSAFEPATH"):
-        return []
-    if {"-m", "--module"} & set(words):
-        return [layer.folder]
-    script = next((word for word in words if word.endswith(".py")), None)
-    return [_first_of(layer, "script", script)] if script is not None else []
-
-
-def _console_script(layer: _Layer, runner: Runner, path: str, name: str, arguments: tuple[str, ...]) -> Start:
-    """A script that names its interpreter: a launcher of ranks, a training script, an entry point."""
-    if name not in _RANK_SCRIPTS:
-        own = (posixpath.dirname(layer.host.realpath(path)),) if name.endswith(".py") else None
-        return Start(layer.environ, layer.folder, runner, layer.doubts, own)
-    safe = bool(layer.environ.get("PYTHONSAFEPATH"))
-    first = tuple(_first_of_ranks(layer, arguments, safe))
-    return _of_ranks(layer, Start(layer.environ, layer.folder, runner, layer.doubts, first), arguments)
-
-
-def _of_ranks(layer: _Layer, launcher: Start, words: Sequence[str]) -> Start:
-    """Ranks run on the launcher's interpreter, but for PYTHON_EXEC and for `--no-python`."""
-    named = layer.environ.get("PYTHON_EXEC")
-    if _NO_PYTHON & set(words):
-        why = "the launcher starts its ranks without Python (--no-python)"
-        return replace(launcher, undetermined=(*launcher.undetermined, Undetermined(What.INTERPRETER, why, _WRITE)))
-    if not named:
-        return launcher
-    ranks = _program(layer, (named,))
-    return replace(launcher, runner=ranks.runner, undetermined=ranks.undetermined)
-
-
 # --- programs that choose an environment ---
 
 
-def _conda(layer: _Layer, words: tuple[str, ...]) -> Start:
+def _conda(layer: Layer, words: tuple[str, ...]) -> Start:
     """`conda run -p PREFIX`, `conda run -n NAME`."""
     hint = "write the interpreter of its environment, PREFIX/bin/python"
     if words[1:2] != ("run",):
@@ -500,7 +320,7 @@ def _conda(layer: _Layer, words: tuple[str, ...]) -> Start:
     return _program(layer.inside(found).set("CONDA_PREFIX", found), options.rest)
 
 
-def _conda_places(layer: _Layer, conda: str, name: str | None) -> list[str]:
+def _conda_places(layer: Layer, conda: str, name: str | None) -> list[str]:
     """Where an environment of that name may be."""
     program = layer.environ.get("CONDA_EXE") or (conda if "/" in conda else which_in(layer.host, conda, layer.path))
     root = posixpath.dirname(posixpath.dirname(layer.host.realpath(program))) if program else None
@@ -514,7 +334,7 @@ def _conda_places(layer: _Layer, conda: str, name: str | None) -> list[str]:
     return [f"{folder}/{name}" for folder in folders]
 
 
-def _uv(layer: _Layer, words: tuple[str, ...]) -> Start:
+def _uv(layer: Layer, words: tuple[str, ...]) -> Start:
     """`uv run`: the project's environment, which uv first makes as the lock has it, unless `--no-sync` is given."""
     before = read_options(UV_OPTIONS, words[1:])
     if before.rest[:1] != ("run",) or before.unknown is not None:

@@ -67,4 +67,7 @@ class Ledger:
             ended=record.ended,
             code=record.code,
             changed=record.changed,
+            signals=record.signals,
+            stopped=record.stopped,
+            left=record.left,
         )

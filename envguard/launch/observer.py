@@ -15,9 +15,8 @@ from envguard.launch.child import Child
 from envguard.launch.guard import Guard
 from envguard.launch.ledger import Ledger
 from envguard.launch.watch import Watch, Watched
-from envguard.model.action import ChangeSeen
+from envguard.model.action import ChangeSeen, Stopped
 from envguard.model.drift import DiffReport, Drift
-from envguard.model.run import Stopped
 
 Warn = Callable[[str], None]
 _SHOWN = 3

@@ -31,7 +31,6 @@ from envguard.fingerprint.reference import newest_run, of_checkpoint, resolve, r
 from envguard.launch import child, seed, start, waivers
 from envguard.launch.bundled import Bundled, are_options, bundled_command, require_checkout
 from envguard.launch.claims import Claims, claim
-from envguard.launch.command import Start
 from envguard.launch.earlier import says, without_end
 from envguard.launch.expect import expect
 from envguard.launch.guard import Guard, Meter, baseline_of
@@ -42,6 +41,7 @@ from envguard.launch.rendezvous import Rendezvous, find_rendezvous
 from envguard.launch.resuming import resumed
 from envguard.launch.session import FIRST_START, Gate, Warn, weigh
 from envguard.launch.start import AskedOnce
+from envguard.launch.starting import Start
 from envguard.launch.supervise import Plan
 from envguard.launch.targets import watched_of
 from envguard.launch.whose import in_environment

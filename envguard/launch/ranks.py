@@ -11,7 +11,7 @@ from envguard.launch import family
 from envguard.launch.child import ENDING, Ended
 from envguard.launch.family import Family, Member
 from envguard.launch.ledger import Ledger
-from envguard.model.run import LeftBehind, SignalSeen
+from envguard.model.action import LeftBehind, SignalSeen
 
 # Workers of a data loader and uploaders of a tracker end a moment after their parent.
 _SETTLE_S = 1.0

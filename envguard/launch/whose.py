@@ -10,7 +10,8 @@ from envguard.acquire.packages.environment import Environment
 from envguard.acquire.packages.starts import Started
 from envguard.acquire.seam.host import Host
 from envguard.errors import UsageError
-from envguard.launch.command import Start, What, parse_start
+from envguard.launch.command import parse_start
+from envguard.launch.starting import Start, What
 from envguard.model.evidence import Unknown
 
 

@@ -106,6 +106,32 @@ class ChangeSeen(msgspec.Struct, frozen=True, kw_only=True):
     grade: Severity | None = None
 
 
+class SignalSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A signal that `launch` got, and the processes that it was handed to; none where none could bear it."""
+
+    time: str
+    signal: str
+    to: tuple[int, ...]
+
+
+class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of the run that outlived the command; `ended` is the signal that ended it, None where it runs on."""
+
+    pid: int
+    command: str
+    ended: str | None
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """Why `--on-drift stop` ended the run: what changed, and the differences above "info"."""
+
+    time: str
+    facet: str
+    subject: str
+    says: str
+    drifts: tuple[Drift, ...] = ()
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run that `launch` started; `ended` and `code` are None while it lives."""
 
@@ -115,6 +141,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ended: str | None
     code: int | None
     changed: tuple[ChangeSeen, ...]
+    signals: tuple[SignalSeen, ...] = ()
+    stopped: Stopped | None = None
+    """Set where `launch` itself asked the run to end."""
+    left: tuple[LeftBehind, ...] = ()
 
 
 class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from envguard.model.action import ChangeSeen, Check, Waived
+from envguard.model.action import ChangeSeen, Check, LeftBehind, SignalSeen, Stopped, Waived
 from envguard.model.drift import Drift
 from envguard.model.evidence import Unknown
 
@@ -30,32 +30,6 @@ class ThroughputSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How long the rate has been below the guard's fraction of the baseline, without a break, up to the last row."""
     cache_hits: int | None = None
     cache_misses: int | None = None
-
-
-class SignalSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A signal that `launch` got, and the processes that it was handed to; none where none could bear it."""
-
-    time: str
-    signal: str
-    to: tuple[int, ...]
-
-
-class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of the run that outlived the command; `ended` is the signal that ended it, None where it runs on."""
-
-    pid: int
-    command: str
-    ended: str | None
-
-
-class Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    """Why `--on-drift stop` ended the run: what changed, and the differences above "info"."""
-
-    time: str
-    facet: str
-    subject: str
-    says: str
-    drifts: tuple[Drift, ...] = ()
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,9 @@ import pytest
 
 from envguard.acquire.seam.host import LiveHost
 from envguard.fingerprint.uv_choices import AskedOfUv
-from envguard.launch.command import Start, What, parse_start
+from envguard.launch.command import parse_start
 from envguard.launch.shell_line import NotSimple, simple_commands
+from envguard.launch.starting import Start, What
 
 BASE = os.path.realpath(sys.executable)
 

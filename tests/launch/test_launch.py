@@ -519,7 +519,7 @@ def training(stage: Stage, *words: str, rates: list[float] | None = None) -> sub
 
 def test_an_install_under_a_run_stops_it_where_that_is_asked_for(tmp_path: Path, story_wheels: Path) -> None:
     stage = make_room(tmp_path / "stage", story_wheels, swapped=False)
-    process = training(stage, "--on-drift", "stop")
+    process = training(stage, "--on-drift", "stop", "--report", "report.json")
     time.sleep(2)
     stage.install("torch==2.11.0+cu130")
     out, err = process.communicate(timeout=60)
@@ -531,6 +531,7 @@ def test_an_install_under_a_run_stops_it_where_that_is_asked_for(tmp_path: Path,
     assert (change["facet"], change["grade"]) == ("torch", "block")
     assert "torch 2.11.0+cu128 → 2.11.0+cu130; the running process still has the old one" in change["says"]
     assert record["stopped"]["says"] == change["says"]
+    assert json.loads((stage.project / "report.json").read_bytes())["run"]["stopped"] == record["stopped"]
     assert [drift["subject"] for drift in record["stopped"]["drifts"]][:1] == ["torch"]
     assert record["throughput"]["log"].endswith("train_log.jsonl")
     journal = next((stage.project / ".envguard").glob("journal-*.jsonl")).read_text()

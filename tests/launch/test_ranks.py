@@ -71,8 +71,8 @@ def run(stage: Stage, handles: str, end: str = "wait", *, without: str = "", sec
         path.unlink()
     words = [str(stage.python), "launcher.py", handles, end, without, seconds]
     process = subprocess.Popen(
-        stage.envguard_command("launch", "--", *words), cwd=stage.project, env=stage.environ(NO_GPUS),
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        stage.envguard_command("launch", "--report", "report.json", "--", *words),
+        cwd=stage.project, env=stage.environ(NO_GPUS), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         until(lambda: all((stage.project / f"up_{i}").exists() for i in range(2)))
@@ -117,14 +117,20 @@ def record(stage: Stage) -> dict[str, Any]:
     return found
 
 
+def answered(stage: Stage, field: str) -> Any:
+    """Of the run, in the answer of `launch`."""
+    return json.loads((stage.project / "report.json").read_bytes())["run"][field]
+
+
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_that_no_process_handles_is_not_handed_on(stage: Stage, number: signal.Signals) -> None:
     with run(stage, "", seconds="3") as process:
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 0
     assert f"{number.name} was not handed on" in err
     assert [(item["signal"], item["to"]) for item in record(stage)["signals"]] == [(number.name, [])]
+    assert answered(stage, "signals") == record(stage)["signals"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
@@ -142,7 +148,7 @@ def test_ranks_that_handle_a_signal_get_it_past_a_launcher_that_does_not(
 def test_a_signal_that_is_ignored_below_is_no_reason_to_end_anyone(stage: Stage) -> None:
     with run(stage, "-SIGUSR1", seconds="3") as process:
         process.send_signal(signal.SIGUSR1)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
         assert process.returncode == 0
 
 
@@ -153,7 +159,7 @@ def test_ranks_that_a_launcher_leaves_are_ended_and_named(stage: Stage, number: 
     with run(stage, "SIGTERM", without=without) as process:
         pids = ranks(stage)
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         assert process.returncode in (128 + number, 1)  # Python turns SIGINT into an exception of its own
         assert alive(pids) == []
     assert heard(stage) == [["SIGTERM"], ["SIGTERM"]]
@@ -161,13 +167,14 @@ def test_ranks_that_a_launcher_leaves_are_ended_and_named(stage: Stage, number: 
     assert sorted((item["pid"], item["ended"]) for item in left) == sorted((pid, "SIGTERM") for pid in pids)
     assert all("rank.py" in item["command"] for item in left)
     assert all(str(pid) in err for pid in pids)
+    assert answered(stage, "left") == left
 
 
 def test_ranks_are_ended_where_the_launcher_was_killed_outright(stage: Stage) -> None:
     with run(stage, "SIGTERM") as process:
         pids = ranks(stage)
         os.kill(int(record(stage)["pid"]), signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
         assert (process.returncode, alive(pids)) == (137, [])
     assert {item["pid"] for item in record(stage)["left"]} == set(pids)
 
@@ -175,16 +182,17 @@ def test_ranks_are_ended_where_the_launcher_was_killed_outright(stage: Stage) ->
 def test_what_runs_on_after_an_end_of_its_own_is_named_and_left_alone(stage: Stage) -> None:
     with run(stage, "", "3") as process:
         pids = ranks(stage)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         assert (process.returncode, alive(pids)) == (3, pids)
         assert all(f"PID {pid}" in err for pid in pids)
     assert {(item["pid"], item["ended"]) for item in record(stage)["left"]} == {(pid, None) for pid in pids}
+    assert answered(stage, "left") == record(stage)["left"]
 
 
 def test_a_run_that_ends_whole_leaves_nobody(stage: Stage) -> None:
     with run(stage, "", seconds="0.5") as process:
-        _, err = process.communicate(timeout=30)
-    assert (process.returncode, record(stage)["left"]) == (0, [])
+        _, err = process.communicate(timeout=120)
+    assert (process.returncode, record(stage)["left"], answered(stage, "left")) == (0, [], [])
     assert "outlive" not in err
 
 
