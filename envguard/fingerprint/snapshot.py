@@ -139,7 +139,7 @@ def assemble(
     closely_read = tuple(each for each in distributions.found if contents.of[each.directory].depth != "stat")
     judge_winners(host, closely_read, distributions.found, env.abi, digests, notes)
     bytecode = None
-    if not request.in_process and isinstance(host, LiveHost):  # a bundle holds no compiled files
+    if not request.in_process and host.here:  # a bundle holds no compiled files
         bytecode = judge_bytecode(host, env, closely_read, digests, request.deep, notes)
     first = request.path0 if request.path0 is not None else (request.root or request.start,)
     for folder in first:

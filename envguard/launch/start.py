@@ -35,6 +35,7 @@ class AskedOnce(Host):
     def __init__(self, inner: Host) -> None:
         self.inner = inner
         self.label = inner.label
+        self.here = inner.here
         self._nvml: Any = None
 
     def call(self, operation: str, *arguments: Any) -> Any:
@@ -54,6 +55,7 @@ class ForChild(Host):
     def __init__(self, inner: Host, variables: Mapping[str, str]) -> None:
         self.inner = inner
         self.label = inner.label
+        self.here = inner.here
         self.visible = visible_environment(variables.items())
         self.hidden = withheld_names(variables.items())
 

@@ -145,6 +145,8 @@ class Host:
     """Typed questions over one untyped `call`; an implementation supplies `call`."""
 
     label: str
+    here = False
+    """Whether it is this machine, of which files may be read that no bundle should hold."""
 
     def call(self, operation: str, *arguments: Any) -> Any:
         """Answers a collector operation with its raw value, or raises `OSError`."""
@@ -259,6 +261,7 @@ class LiveHost(Host):
     """This machine, now."""
 
     label = "this machine"
+    here = True
 
     def call(self, operation: str, *arguments: Any) -> Any:
         return OPERATIONS[operation](*arguments)
