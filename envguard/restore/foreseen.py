@@ -17,6 +17,7 @@ from envguard.acquire.packages.environment import Environment
 from envguard.acquire.processes.live_processes import EnvironmentProcess
 from envguard.acquire.runs.elsewhere import said_of_another
 from envguard.acquire.seam.host import Host
+from envguard.fingerprint.units import size
 from envguard.model.action import Obstacle
 from envguard.restore import footprint, point
 from envguard.restore.footprint import Footprint, own_dists
@@ -99,15 +100,15 @@ def no_room(env: Environment, staging: Staging, folder: Path) -> Obstacle | None
     saving = sum(copies.values())
     installing = sum(item.candidate.bytes or 0 for item in staging.staged)
     needs: dict[int, tuple[str, int]] = {}
-    for path, size in ((str(folder), saving + installing), (env.prefix, installing)):
+    for path, more in ((str(folder), saving + installing), (env.prefix, installing)):
         device = os.stat(path).st_dev
         place, before = needs.get(device, (path, 0))
-        needs[device] = (place, before + size)
-    for path, size in needs.values():
+        needs[device] = (place, before + more)
+    for path, needed in needs.values():
         room = os.statvfs(path)
         free = room.f_bavail * room.f_frsize
-        if free < size:
-            says = f"{path} has {free >> 20} MiB free and the restore needs {size >> 20} MiB"
+        if free < needed:
+            says = f"{path} has {size(free)} free and the restore needs {size(needed)}"
             return Obstacle(package="", path=path, why=says)
     return None
 

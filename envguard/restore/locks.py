@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import pwd
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def exclusive(prefix: str, patience_s: float = 0.0) -> Iterator[Held]:
                 ) from error
             except OSError as error:
                 raise RestoreError(
-                    f"{path} cannot be locked: {error.strerror or error}; nothing was changed", who_may(path)
+                    f"{path} cannot be locked: {error.strerror or error}; nothing was changed", who_may(path, error)
                 ) from error
         try:
             yield Held(tuple(held), made)
@@ -82,9 +83,11 @@ def _waited_for(path: str) -> bool:
     return any(f":{inode} " in line for line in waiting)
 
 
-def who_may(path: Path) -> str:
-    """What to do about a file or its folder that refuses this user."""
+def who_may(path: Path, error: OSError | None = None) -> str:
+    """What to do about a file or its folder that refuses this user, with `error` where one was met."""
     there = path if path.exists() else path.parent
+    if error is not None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"make room: `df -h {shlex.quote(str(there))}` shows how full the disk is"
     owner = there.stat().st_uid if there.exists() else os.geteuid()
     if owner == os.geteuid() or os.geteuid() == 0:
         return f"is it mounted or marked read-only? `findmnt -T {there}` and `lsattr -d {there}` show that"

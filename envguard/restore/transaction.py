@@ -242,7 +242,8 @@ def begin(state: Path, prefix: str, about: dict[str, Any]) -> Iterator[Transacti
             with contextlib.suppress(OSError):
                 os.utime(register.real(prefix), ns=(status.st_atime_ns, status.st_mtime_ns))
             raise RestoreError(
-                f"{prefix} cannot be written: {error.strerror or error}; nothing was changed", who_may(Path(prefix))
+                f"{prefix} cannot be written: {error.strerror or error}; nothing was changed",
+                who_may(Path(prefix), error),
             ) from error
         yield transaction
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
+from envguard.restore.locks import who_may
 from tests.permissions import envguard_held_to_modes
 from tests.restore.conftest import Swapped, fingerprint, tree
 from tests.restore.test_said_first import flat
@@ -252,3 +256,15 @@ def test_the_active_environment_is_the_reference_s_own(swapped: Swapped) -> None
     extra = {"VIRTUAL_ENV": str(swapped.stage.venv)}
     done = swapped.stage.envguard("restore", "step_690", "-y", extra=extra)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_not_called_read_only(tmp_path: Path, number: int) -> None:
+    assert who_may(tmp_path, OSError(number, "")) == f"make room: `df -h {tmp_path}` shows how full the disk is"
+
+
+def test_room_is_told_in_a_unit_that_tells_it(swapped: Swapped, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_block = SimpleNamespace(f_bavail=1, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda _: one_block)
+    failure = swapped.restore_or_failure()
+    assert re.search(r"has 4.1 kB free and the restore needs [\d.]+ [kM]B", failure), failure
