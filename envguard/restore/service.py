@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,11 +207,14 @@ def _check_interpreter(request: Request) -> None:
     if wanted is None or wanted.version is None or env.version is None:
         return
     ours, theirs = env.version.split(".")[:2], wanted.version.split(".")[:2]
+    kind = (wanted.implementation or "cpython").lower()
+    python = f"{'' if kind == 'cpython' else kind}{'.'.join(theirs)}"
     if ours != theirs or (wanted.implementation or "").lower() != (env.implementation or "").lower():
         raise RestoreError(
             f"{request.target.reference} was {wanted.implementation} {'.'.join(theirs)}, "
             f"and {env.prefix} is {env.implementation} {'.'.join(ours)}",
-            f"make an environment for it: `uv venv --python {'.'.join(theirs)}`",
+            f"make another environment for it: `uv venv --python {python} .venv-{python} && "
+            f"envguard restore {shlex.quote(request.target.reference)} --python .venv-{python}`",
         )
 
 

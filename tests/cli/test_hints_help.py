@@ -19,7 +19,7 @@ import uv
 from envguard.demo.stage import Stage
 from envguard.demo.wheels import build_wheel
 from envguard.model.fingerprint import Fingerprint, Gpu
-from envguard.model.identity import sealed
+from envguard.model.identity import fingerprint_id, sealed
 from tests.cut_installs import take_wheels
 from tests.restore.test_killed import killed
 
@@ -156,10 +156,20 @@ def test_what_cannot_be_brought_back_leads_to_a_download_or_a_waiver(
     assert let_pass.returncode == 0, flat(let_pass)
 
 
+def stamped(stage: Stage) -> Fingerprint:
+    return msgspec.json.decode((stage.checkpoints / "step_10" / "envguard.json").read_bytes(), type=Fingerprint)
+
+
+def restamp(stage: Stage, **changes: object) -> None:
+    """The stamp as another machine would have written it."""
+    taken = msgspec.structs.replace(stamped(stage), **changes)
+    now = fingerprint_id(taken.python, taken.packages, taken.torch, taken.driver, taken.gpus)
+    whole = sealed(msgspec.structs.replace(taken, id=now))
+    (stage.checkpoints / "step_10" / "envguard.json").write_bytes(msgspec.json.encode(whole))
+
+
 def gpus_of_another_machine(stage: Stage) -> None:
     """The stamp saw eight GPUs that this machine does not have."""
-    stamp = stage.checkpoints / "step_10" / "envguard.json"
-    taken = msgspec.json.decode(stamp.read_bytes(), type=Fingerprint)
     gpus = tuple(
         Gpu(
             index=index,
@@ -176,7 +186,7 @@ def gpus_of_another_machine(stage: Stage) -> None:
         )
         for index in range(8)
     )
-    stamp.write_bytes(msgspec.json.encode(sealed(msgspec.structs.replace(taken, gpus=gpus))))
+    restamp(stage, gpus=gpus)
 
 
 def unstamped(stage: Stage) -> None:
@@ -362,3 +372,22 @@ def test_uv_run_that_would_sync_is_started_as_advised(own: Stage, words: str) ->
     option = advised(refused, r"(--no-sync)")
     done = shell(own, line.replace("uv run", f"uv run {option}"))
     assert done.returncode == 0, flat(done)
+
+
+def test_an_environment_that_is_gone_is_made_anew(stage: Stage) -> None:
+    shutil.rmtree(stage.venv)
+    line = 'VIRTUAL_ENV="$PWD/.venv" envguard verify'
+    broken = shell(stage, line)
+    assert broken.returncode == 2, flat(broken)
+    made = shell(stage, advised(broken, r"`(uv venv --clear)`"))
+    assert made.returncode == 0, flat(made)
+    assert "error:" not in shell(stage, line).stderr
+
+
+def test_another_python_gets_another_environment(own: Stage) -> None:
+    """The advice does not name the environment that is in use, which uv refuses to make over."""
+    restamp(own, python=msgspec.structs.replace(stamped(own).python, version="3.10.1"))
+    refused = shell(own, "envguard restore step_10")
+    assert refused.returncode == 4, flat(refused)
+    assert "`uv venv --python 3.10 .venv-3.10 && envguard restore step_10 --python .venv-3.10`" in flat(refused)
+    assert "already exists" not in flat(shell(own, advised(refused, r"`(uv venv .*?) &&")))

@@ -70,7 +70,7 @@ def find_prefix(host: Host, named: str | None, start: str) -> str | None:
     return prefix_of(host, path)
 
 
-_BROKEN = "make it anew (`uv venv`, `uv sync`), take the name away, or name the environment: `--python path/to/.venv`"
+_BROKEN = "make it anew (`uv venv --clear`), take the name away, or name the environment: `--python path/to/.venv`"
 
 
 def _why_none(host: Host, prefix: str) -> str:
