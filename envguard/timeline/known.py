@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from envguard.acquire.project.watched_files import Edited
@@ -16,7 +16,7 @@ from envguard.timeline.build import departures_of, packages_of
 from envguard.timeline.events.code import edit_proofs
 from envguard.timeline.moments import Before, Untouched, changed_since
 from envguard.timeline.packages.inferred import Departure
-from envguard.timeline.packages.records import own_records, read_records
+from envguard.timeline.packages.records import Record, own_records, read_records, record_at
 from envguard.timeline.packages.restored import read_restored
 from envguard.timeline.reach import out_of_reach
 
@@ -39,20 +39,28 @@ def told_at(survey: Survey, checkpoint: Checkpoint) -> Told:
     if beyond is not None:
         # Where everything is newer, that one package is says neither that it was there nor that it was not.
         found = tuple(item for item in found if item.swap is None or item.swap.previous)
-    if not any(record.time_ns <= saved_ns for record in own):
-        found = tuple(_unless_unproved(survey, item, saved_ns) for item in found)
+    proved = (_unless_unproved(survey, own, item, saved_ns) for item in found)
+    found = tuple(item for item in proved if item is not None)
     departed = tuple(_departed_since(departures_of(survey, own, packages), saved_ns))
     edited = _edited_since(survey, saved_ns, {item.name for item in (*found, *departed)})
     return Told((*found, *departed, *edited), beyond)
 
 
-def _unless_unproved(survey: Survey, item: Before, saved_ns: int) -> Before:
+def _unless_unproved(survey: Survey, own: Sequence[Record], item: Before, saved_ns: int) -> Before | None:
     """An install of which no predecessor is known is no proof that there was none: it may be the same build again.
-    A record without the package is one, and here there is none. So is a uv cache that had not unpacked any build of
-    it yet, but for torch and its like: of those it would be a grave thing to say, and caches get cleaned."""
+    Records without the package on both sides of the moment are one; a record before it alone is not. So is a uv cache
+    that had not unpacked any build of it yet, but for torch and its like: of those it would be a grave thing to say,
+    and caches get cleaned. None where records on both sides have the very build that is there now."""
     swap = item.swap
     if swap is None or swap.previous or swap.was_there is not None:
         return item
+    last = record_at(own, saved_ns)
+    later = next((record for record in own if saved_ns <= record.time_ns < swap.group.start_ns), None)
+    if last is not None and later is not None:
+        if item.name not in last.there and item.name not in later.there:
+            return item
+        if swap.again and all(record.has(item.name, swap.install.build) for record in (last, later)):
+            return None
     unpacked = [use.unpacked_ns for use in survey.archive_uses if use.archive.name == item.name]
     if unpacked and not is_torch_stack(item.name) and all(at is not None and at > saved_ns for at in unpacked):
         return item

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from envguard import clock
 from envguard.model.evidence import Evidence
 from envguard.timeline.packages.package_events import Swap
+from envguard.timeline.packages.previous import Previous
 from envguard.timeline.packages.removals import Removal
 from envguard.timeline.packages.restored import Restored
 
@@ -55,7 +56,7 @@ def changed_since(
         # By its own end: a restore keeps the folders of what it replaces, so that its run seems to begin with the old
         # install, and reaches to whatever was installed beside that.
         end = swap.install.end_ns if swap.install.end_ns is not None else swap.group.end_ns
-        if end <= saved_ns or name in found or swap.again:
+        if end <= saved_ns or name in found:
             continue
         before = _of_swap(swap, saved_ns, told)
         if before is not None:
@@ -63,15 +64,19 @@ def changed_since(
     for removal in removals:
         name = removal.event.subject
         if removal.previous is not None and name not in found and removal.until_ns > saved_ns:
-            found[name] = _of_removal(removal, removal.previous.version.full, saved_ns)
+            found[name] = _of_removal(removal, removal.previous, saved_ns)
     return tuple(found.values())
 
 
-def _of_removal(removal: Removal, version: str, saved_ns: int) -> Before:
-    """What is gone now was there then, unless nobody knows whether it went before that moment or after it."""
-    name = removal.event.subject
+def _of_removal(removal: Removal, previous: Previous, saved_ns: int) -> Before:
+    """What is gone now was there then, unless nobody knows whether it went before that moment or after it, or came
+    after it."""
+    name, version = removal.event.subject, previous.version.full
     if removal.since_ns <= saved_ns and not removal.dated:
         doubt = f"{version} was here before and is not any more, and whether it went before that moment is not known"
+        return Before(name, removal=removal, doubt=doubt)
+    if previous.came_after(saved_ns):
+        doubt = f"{version} was here later and is not any more, and no witness has it before that moment"
         return Before(name, removal=removal, doubt=doubt)
     return Before(name, removal=removal)
 
@@ -82,7 +87,8 @@ def _of_swap(swap: Swap, saved_ns: int, told: tuple[Restored, ...]) -> Before | 
     if own is None and swap.previous and swap.previous[0].came_after(saved_ns):
         between = swap.previous[0].version.full
         doubt = (
-            f"{between}, which was replaced, had come after that moment, and no witness knows what was there before"
+            f"{between}, which was replaced later, is seen by no witness before that moment: what was there then is "
+            "not known"
         )
         return Before(swap.event.subject, doubt=doubt)
     if own is None:

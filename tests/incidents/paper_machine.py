@@ -47,8 +47,9 @@ def fixed_zone(offset_s: int, name: str) -> bytes:
 class PaperMachine:
     """Facts put down one by one; `save` gives the bytes of a bundle."""
 
-    def __init__(self, *, host: str, now: str, boot: str, offset_s: int, cwd: str) -> None:
+    def __init__(self, *, host: str, now: str, boot: str, offset_s: int, cwd: str, births: bool = True) -> None:
         self._record = Record()
+        self._births = births
         self._children: dict[str, dict[str, Kind]] = {"/": {}}
         self._inode = 1000
         self._processes: list[dict[str, Any]] = []
@@ -77,6 +78,8 @@ class PaperMachine:
             self._inode += 1
             inode = self._inode
         node = self._record.node(path)
+        if not self._births:
+            times = (*times[:2], None)
         mode = {"directory": 0o755, "file": 0o644, "link": 0o777}[kind]
         node.stat = (kind, mode, size, nlink, 0, 0, inode, 1, *times)
         return node
@@ -101,6 +104,12 @@ class PaperMachine:
             node.content = self._record.keep(raw)
         assert node.stat is not None
         return node.stat[6]
+
+    def moved(self, path: str, at_ns: int) -> None:
+        """Path and all below it were put there at that moment, with the times of writing that they have."""
+        for each, node in self._record.nodes.items():
+            if node.stat is not None and (each == path or each.startswith(f"{path}/")):
+                node.stat = (*node.stat[:9], at_ns, at_ns if self._births else None)
 
     def link(self, path: str, target: str) -> None:
         """A symbolic link to a path that was put down before."""

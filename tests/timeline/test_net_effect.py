@@ -334,7 +334,7 @@ def test_without_a_stamp_the_build_in_between_is_not_the_checkpoints(torch_stage
     _, answer = timeline(torch_stage, "--since-checkpoint", "step_1")
     (finding,) = [item for item in answer["findings"] if item["title"].startswith("torch replaced")]
     assert "made with the old build" not in finding["says"]
-    assert f"{B} had come after step_1 was saved: what that was made with is not known." in finding["says"]
+    assert f"No witness has {B} before step_1 was saved: what that was made with is not known." in finding["says"]
     assert "envguard restore" not in finding["says"]
     code = torch_stage.envguard("diff", "step_1", "--json")
     assert code.returncode == 3, code.stdout

@@ -109,11 +109,12 @@ def read_installs(host: Host, distributions: Distributions) -> Installs:
 
 def _without_clamped(installs: Sequence[Install]) -> tuple[Install, ...]:
     """The installs, without the end of those whose marks bear one whole second for all: the SOURCE_DATE_EPOCH of an
-    image. No installer writes two distributions in one nanosecond. Where births are known, they tell it apart."""
-    shared = Counter(item.end_ns for item in installs if item.copied_ns is None)
+    image. No installer writes two distributions in one nanosecond. Births tell when they were put here, and not when
+    they were installed."""
+    shared = Counter(item.end_ns for item in installs)
     return tuple(
         msgspec.structs.replace(item, start_ns=None, end_ns=None, doubt=CLAMPED)
-        if item.copied_ns is None and item.end_ns is not None and item.end_ns % NS == 0 and shared[item.end_ns] > 2
+        if item.end_ns is not None and item.end_ns % NS == 0 and shared[item.end_ns] > 2
         else item
         for item in installs
     )

@@ -228,7 +228,7 @@ def _swap_finding(
             )
         elif between:
             parts.append(
-                f"{lead.change.from_} had come after {checkpoint.name} was saved: "
+                f"No witness has {lead.change.from_} before {checkpoint.name} was saved: "
                 "what that was made with is not known."
             )
         elif then is None and checkpoint.first_ns <= lead.group.start_ns <= checkpoint.saved_ns:

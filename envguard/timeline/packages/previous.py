@@ -121,11 +121,11 @@ class Previous:
         return all(sighting.source in ("unlinked", "cache") for sighting in self.sightings)
 
     def came_after(self, moment_ns: int) -> bool:
-        """Whether it is known that this build came after that moment: what was unlinked from here at the swap had
-        been linked from an archive that was unpacked later, and nothing saw the build before."""
-        linked = [item.unpacked_ns for item in self.sightings if item.unpacked_ns is not None]
-        seen = any(item.time_ns is not None and item.time_ns <= moment_ns for item in self.sightings)
-        return bool(linked) and min(linked) > moment_ns and not seen
+        """Whether nothing shows this build here as early as that moment: everything that saw it is later, and what
+        was unlinked from here at the swap had been linked from an archive that was unpacked later."""
+        since = [item.unpacked_ns if item.source == "removal" else item.time_ns for item in self.sightings]
+        known = [moment for moment in since if moment is not None]
+        return bool(known) and min(known) > moment_ns
 
     def first(self, field: str) -> str | None:
         """The first sighting's word on `build`, `cuda`, `git_version` or `archive`."""

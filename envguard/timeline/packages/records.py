@@ -70,6 +70,11 @@ class Record:
             loaded=name in self.named.passing,
         )
 
+    def has(self, name: str, build: str | None) -> bool:
+        """Whether it has a package in the environment's own folders in that very build."""
+        seen = self.sighting(name) if name in self.there else None
+        return seen is not None and seen.build is not None and seen.build == build
+
 
 def read_records(survey: Survey) -> tuple[Record, ...]:
     """The stamps and snapshots of this environment, in the order of their times."""
