@@ -27,6 +27,11 @@ DYING = [{"loss": 0.0 if i > 27 else 2.0, "grad_norm": math.nan if i > 27 else 1
 CASES: dict[str, tuple[str, str]] = {
     "loss NaN": ("a.jsonl", rows({"loss": value} for value in nan_from(28))),
     "loss as text": ("a.jsonl", rows({"loss": value} for value in nan_from(28, "NaN"))),
+    **{f"loss as {text}": ("a.jsonl", rows({"loss": value} for value in nan_from(28, text)))
+       for text in ("-nan", "1.#IND", "-1.#QNAN", "1.#INF", "-nan(ind)",
+                    "tensor(nan, device='cuda:0')", "np.float64(nan)")},
+    **{f"{text} in a line": ("train.log", "".join(f"step {i} loss: {text if i > 27 else 2.0}\n" for i in STEPS))
+       for text in ("-nan", "1.#IND", "-1.#QNAN", "tensor(nan, device='cuda:0')")},
     "loss infinite": ("a.jsonl", rows({"loss": value} for value in nan_from(28, -math.inf))),
     "loss 0.0 and grad_norm NaN": ("a.jsonl", rows(DYING)),
     "nested": ("a.jsonl", rows({"metrics": {"train": row}} for row in DYING)),

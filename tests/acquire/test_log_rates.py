@@ -215,3 +215,11 @@ def test_falls_of_two_runs_are_two_findings(tmp_path: Path) -> None:
         rows = "".join(named("tok_s")(i, t + later, r) for i, t, r in steps())
         write(tmp_path, f"{run}/train_log.jsonl", rows)
     assert len(read_folder(tmp_path).titles) == 2
+
+
+@pytest.mark.parametrize("name", ["seq_len", "batch_size", "bsz", "context_len", "num_examples", "resolution"])
+def test_a_curriculum_is_no_speed(tmp_path: Path, name: str) -> None:
+    line = jsonl(**{name: lambda rate: 4096 if rate > 10_000 else 512})
+    write(tmp_path, "train_log.jsonl", "".join(line(*row) for row in steps()))
+    read = read_folder(tmp_path)
+    assert (read.undecided, read.titles) == ([], [])

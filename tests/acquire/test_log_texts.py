@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ LOGS = {
         {"step": i, "time": t, "tok_s": r, "text": SECRET} for i, t, r in steps()]})),
     "CSV": ("metrics.csv", "step,time,tok_s,text\n" + "".join(f'{i},{t},{r},"{SECRET}, 5"\n' for i, t, r in steps())),
     "text": ("train.log", "".join(f"{SECRET}\nstep {i} loss 2.0 tok/s {r}\n\r{SECRET}\n" for i, _, r in steps())),
+    "words in a line of metrics": ("train.log", "".join(
+        f"step {i} loss 2.0 tok/s {r} prompt: {SECRET}\n" for i, _, r in steps())),
+    "a bar's words": ("train.log", "".join(
+        f"\r{SECRET}: 5%|# | {i}/999 [00:01<00:09, {r / 10000:.2f}it/s, loss=2.0]" for i, _, r in steps())),
+    "an exception": ("train.log", "".join(f"step {i} loss 2.0 tok/s {r}\n" for i, _, r in steps())
+                     + f"[rank0]: ValueError: {SECRET}\n"),
+    "a command": ("train.log", "".join(f"step {i} loss 2.0 tok/s {r}\n" for i, _, r in steps())
+                  + f"bash: line 1: 12345 Killed                  python x.py '{SECRET}'\n"),
     "a dict in text": ("train.log", "".join(
         f"{ {'step': i, 'loss': 2.0, 'tok/s': r, 'completion': SECRET} }\n" for i, _, r in steps())),
 }  # fmt: skip
@@ -64,11 +73,35 @@ def test_a_bundle_answers_as_the_machine_does_and_holds_no_text(
     [
         ("jsonl", b'{"step": 1, "time": "2026-05-18T10:00:00", "loss": "NaN", "rate": "21.5K", "torch": "2.11"}\n'),
         ("csv", b"step,train loss,time\n1,nan,2026-05-18 10:00:00\n"),
-        ("text", b"2026-05-18 10:00:00\nValueError: bad shape\nKilled\n"),
+        ("text", b"2026-05-18 10:00:00\nValueError\nKilled\n"),
     ],
 )  # fmt: skip
 def test_what_is_needed_is_kept_as_it_stands(kind: str, data: bytes) -> None:
     assert without_texts(kind, b"", data, b"") is data
+
+
+@pytest.mark.parametrize(
+    ("line", "quoted"),
+    [
+        ("ValueError: my words", "ValueError"),
+        ("my.pkg.OddError: my words", "my.pkg.OddError"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered",
+         "RuntimeError: CUDA error: an illegal memory access was encountered"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/my/words'",
+         "FileNotFoundError: [Errno 2] No such file or directory"),
+        ("OSError: [Errno 28] No space left on device: 'my words'", "No space left on device"),
+        ("a.sh: line 9: 8156 Killed      python my.py --words", "a.sh: line 9: 8156 Killed"),
+        ("a.sh: line 9: 8156 Segmentation fault      (core dumped) my words",
+         "a.sh: line 9: 8156 Segmentation fault"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ],
+)  # fmt: skip
+def test_of_an_end_only_the_systems_own_words_are_quoted(tmp_path: Path, line: str, quoted: str) -> None:
+    write(tmp_path, "train.log", f"{line}\n")
+    (text,) = read_folder(tmp_path).logs.texts
+    assert [mark.text.rstrip() for mark in text.marks] == [quoted]
+    assert b"words" not in without_texts("text", b"", line.encode(), b"") or "words" in quoted
 
 
 def test_samples_seen_so_far_are_no_change_of_the_data(tmp_path: Path) -> None:
@@ -115,13 +148,54 @@ def test_what_is_no_log_of_a_run(tmp_path: Path, place: str) -> None:
     assert find_logs(LiveHost(), [str(tmp_path)], [])[0] == ()
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_store_that_is_not_read_is_named(tmp_path: Path, beside: bool) -> None:
-    write(tmp_path, "mlflow.db", b"SQLite format 3\0")
+UNREAD = {
+    "mlflow.db": "MLflow's store in SQLite is not read",
+    "wandb/run-20261130_100000-abc/run-abc.wandb": "W&B's binary log is not read",
+    "logs/train.log.1.gz": "a compressed log is not read",
+    "slurm-1.out.gz": "a compressed log is not read",
+    "train_log.jsonl.zst": "a compressed log is not read",
+    "metrics.csv.xz": "a compressed log is not read",
+}
+
+
+@pytest.mark.parametrize("beside", ["", "train_log.jsonl", "older/train_log.jsonl"])
+@pytest.mark.parametrize("path", UNREAD)
+def test_a_log_that_is_not_read_is_named(tmp_path: Path, path: str, beside: str) -> None:
+    """It decides, unless an understood log goes on as long."""
+    write(tmp_path, path, b"\0\1")
     if beside:
-        write(tmp_path, "train_log.jsonl", '{"step": 1, "loss": 2.0}\n')
+        log = write(tmp_path, beside, "".join(f'{{"step": {i}, "loss": 2.0}}\n' for i in range(3)))
+        if "older" in beside:
+            os.utime(log, (BASE, BASE))
     (item,) = read_folder(tmp_path).logs.unknown
-    assert (item.why, item.decides) == ("MLflow's store in SQLite is not read", not beside)
+    assert (item.why, item.decides) == (UNREAD[path], beside != "train_log.jsonl")
+
+
+@pytest.mark.parametrize("path", ["c4.00001.jsonl.gz", "data.tar.gz", "wheels.zip", "requirements.txt.gz",
+                                  "shard_1.jsonl.zst"])  # fmt: skip
+def test_compressed_files_that_are_no_logs(tmp_path: Path, path: str) -> None:
+    write(tmp_path, path, b"\0\1")
+    assert read_folder(tmp_path).logs.unknown == ()
+
+
+NAMED = {
+    "text of unknown words": ("notes.dat", "zug 5 wum 7\nzug 6 wum 3\n", True),
+    "JSON lines": ("notes.jsonl", '{"zug": 5, "wum": 7}\n', True),
+    "CSV": ("notes.csv", "zug,wum\n5,7\n", True),
+    "nothing": ("notes.log", "", False),
+    "a header alone": ("notes.csv", "zug,wum\n", False),
+    "how it ended": ("notes.log", "zug 5\nKilled\n", False),
+    "a loss": ("notes.dat", "step 5 loss 2.0\n", False),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_a_named_log_that_is_not_understood(tmp_path: Path, case: str) -> None:
+    name, text, decides = NAMED[case]
+    path = write(tmp_path / "odd", name, text)
+    files, _ = find_logs(LiveHost(), [], [str(path)])
+    read = read_logs(LiveHost(), files, LogFields(), ZONE)
+    assert [item.decides for item in read.unknown] == [True] * decides
 
 
 def test_links_lead_to_logs(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 EndingKind = Literal[
-    "fx-tracing", "oom", "oom-kill", "preempted", "time-limit", "node-failed", "cancelled", "watchdog", "core-dumped",
-    "killed", "traceback", "terminated", "launcher",
+    "fx-tracing", "oom", "oom-kill", "host-memory", "disk-full", "hardware", "preempted", "time-limit", "node-failed",
+    "cancelled", "watchdog", "core-dumped", "killed", "traceback", "terminated", "launcher",
 ]  # fmt: skip
 ORDER: tuple[EndingKind, ...] = get_args(EndingKind)
 """The most telling first: of several lines of one failure, that kind is its cause and the rest its consequences."""
@@ -36,13 +36,23 @@ ENDINGS: tuple[Ending, ...] = (
     Ending("fx-tracing", "the FX-tracing error (one thread compiles while another traces)",
            r"is_fx_symbolic_tracing|using FX to symbolically trace a dynamo-optimized function"),
     Ending("oom", "out of memory",
-           r"(?:CUDA|HIP|XPU|NPU|MPS backend|GPU)(?: error:)? out of memory|OutOfMemoryError: |OutOfMemoryError$"
+           r"(?:CUDA|HIP|XPU|NPU|MPS backend|GPU)(?: error:)? out of memory"
+           r"|(?<!ray\.exceptions\.)OutOfMemoryError(?:: |$)"
            r"|CUBLAS_STATUS_ALLOC_FAILED|(?:cuda|hip)Error(?:MemoryAllocation|OutOfMemory)"
            r"|RESOURCE_EXHAUSTED: Out of memory|CUDA_ERROR_OUT_OF_MEMORY"),
     Ending("oom-kill", "killed for lack of memory",
            r"oom[-_ ]kill(?:ed)?(?:[ _]event|:|\(s\))|OOM[ -]?Killed|OUT_OF_MEMORY\b|Memory cgroup out of memory"
            r"|Out of [Mm]emory: Killed process|cgroup out-of-memory|Exceeded (?:job|step) memory limit|TERM_MEMLIMIT"
-           r"|oom_reaper:|exceeded memory limit|(?:low on|out of) memory[^\n]{0,80}worker[^\n]{0,40}killed"),
+           r"|oom_reaper:|exceeded memory limit|(?:low on|out of) memory[^\n]{0,80}worker[^\n]{0,40}killed"
+           r"|killed due to the node running low on memory"),
+    Ending("host-memory", "out of the machine's memory",
+           r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|Cannot allocate memory|std::bad_alloc",
+           r"(?:[A-Za-z_]\w{0,60}\.){0,8}_?(?:Array)?MemoryError(?:$|:)"),
+    Ending("disk-full", "no space left on the disk",
+           r"No space left on device|Disk quota exceeded|inline_container\.cc:\d{1,5}\] ?\.? ?unexpected pos"),
+    Ending("hardware", "a fault of the GPU or its link",
+           r"[Uu]ncorrectable (?:NVLink|ECC) error|GPU has fallen off the bus|NVRM: Xid \(|NVLink error was detected"
+           r"|(?:cuda|hip)ErrorECCUncorrectable|unspecified launch failure"),
     Ending("preempted", "pre-empted",
            r"DUE TO (?:JOB )?PREEMPTION|slurmstepd[^\n]{0,120}PREEMPTED|TERM_PREEMPT"
            r"|(?:[Jj]ob|[Pp]od|[Nn]ode|[Ii]nstance|[Tt]ask|[Ww]orker|VM) (?:was|has been|is being|got) pre-?empted"
@@ -67,9 +77,10 @@ ENDINGS: tuple[Ending, ...] = (
            r"|Floating point exception)\b|Fatal Python error: |terminate called (?:after|without)|free\(\): invalid"
            r"|malloc(?:_\w{1,30})?\(\): |munmap_chunk\(\)|exitcode\s{0,8}: -(?:11|6|7|4|8)\b"),
     Ending("killed", "killed",
-           _SIGNALS + r"(?:SIG)?KILL\b|killed by signal: Killed|Exit [Cc]ode:?\s{0,8}137\b"
-           r"|exited with (?:exit )?code 137\b"
-           r"|killed by the system|exit status 137\b|exited on signal 9",
+           _SIGNALS + r"(?:SIG)?KILL\b|killed by signal: Killed"
+           r"|[Ee]xit(?:ed|s)?[ _-]?(?:with )?(?:exit )?(?:[Cc]ode|[Ss]tatus):?=?\s{0,8}137\b"
+           r"|returned 137\b|\] Error 137\b"
+           r"|killed by the system|exited on signal 9",
            r"(?:" + _SHELL + "|" + _TASK + r"|(?:ba)?sh: )?Killed(?:$|\s{2}|: 9$|\s\()|exitcode\s{0,8}: -9\b"),
     Ending("traceback", "an exception",
            begins=r"(?!(?:[A-Za-z_]\w{0,60}\.){0,8}(?:ChildFailedError|CalledProcessError|ProcessExitedException)\b)"
@@ -91,7 +102,9 @@ WORDS = (
     b"TERM", b"reempt", b"re-empt", b"PREEMPT", b"LIMIT", b"eadline", b"walltime", b"atchdog", b"imed out",
     b"timeout",
     b"core dumped", b"Aborted", b"Illegal", b"double free", b"exitcode", b"interruption", b"137", b"oom", b"OOM",
-    b"terminate ", b"Terminated", b"malloc", b"free()", b"munmap", b"ALLOC", b"NODE",
+    b"terminate ", b"Terminated", b"malloc", b"free()", b"munmap", b"ALLOC", b"NODE", b"space left",
+    b"quota", b"emory: ", b"allocate", b"bad_alloc", b"unexpected pos", b"ncorrectable", b"Xid", b"fallen off",
+    b"launch failure",
 )  # fmt: skip
 """A telling line holds one of these; looked for as plain bytes in whole blocks, which is many times faster than the
 table."""
@@ -102,6 +115,16 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
     return re.compile(pattern) if pattern else None
 
 
+_OWN_WORDS = re.compile(
+    r"(?:: (?:(?:CUDA|HIP|NCCL|XPU|cuDNN|CUBLAS|cuBLAS) error: [a-z -]{1,80}"
+    r"|\[Errno \d{1,4}\] [A-Z][A-Za-z ,-]{1,60}(?=$|:)"
+    r"|(?:Process \d{1,8} )?got signal: \d{1,2}"
+    r"|DataLoader worker \(pid[^)\n]{0,40}\) (?:is killed by signal: \w{1,20}|exited unexpectedly)))?"
+)
+"""What the system itself says in an exception: no words of the program that ran."""
+_OWN_LINES = frozenset({"fx-tracing", "oom", "oom-kill", "hardware", "watchdog", "preempted",
+                        "time-limit", "node-failed", "cancelled"})  # fmt: skip
+"""Ends of which torch, the kernel or the scheduler wrote the line from its telling words on."""
 # `\A` keeps what may only begin a line from being tried at each of its places, by whatever method.
 _COMPILED = tuple(
     (ending.kind, _compiled(ending.holds), _compiled(ending.begins and rf"\A(?:{ending.begins})"))
@@ -110,12 +133,40 @@ _COMPILED = tuple(
 _SOURCE = re.compile(r"(?:except|raise|if|elif|return|import|from|assert|with|def|class|#|//|>>>) ?\b")
 
 
-def ending_of(text: str) -> EndingKind | None:
+@dataclass(frozen=True)
+class Telling:
+    """A line that says how a run ended, and what of it may be quoted: `text[begin:end]`.
+
+    The rest may be words of people: the message of an exception, the arguments of a command.
+    """
+
+    kind: EndingKind
+    begin: int
+    end: int
+
+
+def telling(text: str) -> Telling | None:
     """How a run ended by one line without its prefixes; None where the line does not tell. A line of source text, as
     tracebacks and diffs quote it, tells nothing."""
     if _SOURCE.match(text):
         return None
     for kind, holds, begins in _COMPILED:
-        if (begins is not None and begins.match(text)) or (holds is not None and holds.search(text)):
-            return kind
+        found = begins.match(text) if begins is not None else None
+        if found is None and holds is not None:
+            found = holds.search(text)
+        if found is None:
+            continue
+        begin, end = found.span()
+        while begin and not text[begin - 1].isspace():
+            begin -= 1
+        if kind in _OWN_LINES:
+            return Telling(kind, begin, len(text))
+        own = _OWN_WORDS.match(text, end)
+        return Telling(kind, begin, own.end() if own is not None and kind == "traceback" else end)
     return None
+
+
+def ending_of(text: str) -> EndingKind | None:
+    """How a run ended by one line without its prefixes; None where the line does not tell."""
+    found = telling(text)
+    return found.kind if found is not None else None

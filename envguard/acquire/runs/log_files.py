@@ -13,7 +13,7 @@ from typing import Literal, cast
 from envguard.acquire.seam.host import Host, Stat
 from envguard.model.evidence import Unknown
 
-LogKind = Literal["jsonl", "csv", "text", "tensorboard", "mlflow", "mlflow-store"]
+LogKind = Literal["jsonl", "csv", "text", "tensorboard", "mlflow", "unread"]
 NAMES: dict[LogKind, tuple[str, ...]] = {
     "jsonl": (
         "*.jsonl",
@@ -61,8 +61,8 @@ LOG_FOLDERS = frozenset({
 MOST = 200
 MOST_FOLDERS = 20_000
 SKIP = frozenset({".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".envguard", "artifacts"})
-STORES = ("mlflow.db", "mlruns.db")
-"""MLflow's stores in SQLite, which are not read."""
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+_OF_A_RUN = re.compile(r"log|metric|progress|history|slurm|scalar", re.IGNORECASE)
 
 
 def _any_of(patterns: Iterable[str]) -> str:
@@ -77,11 +77,12 @@ _LOG = re.compile(
 
 @dataclass(frozen=True)
 class LogFile:
-    """One log as it lies there."""
+    """One log as it lies there; `named` where the configuration names it."""
 
     path: str
     kind: LogKind
     stat: Stat
+    named: bool = False
 
 
 def find_logs(
@@ -101,11 +102,12 @@ def find_logs(
     there = [LogFile(path, log, stat) for path, log in met.items()
              if path not in found and (stat := host.find(path)) is not None]  # fmt: skip
     there.sort(key=lambda log: log.stat.mtime_ns, reverse=True)
-    there = list(_last_states(there))
+    unread = [log for log in there if log.kind == "unread"]
+    there = [log for log in _last_states(there) if log.kind != "unread"]
     if len(there) > MOST:
         why = f"{len(there)} log files, of which the {MOST} that were written last were read; `logs = ` names others"
         unknown.append(Unknown("logs", why))
-    found.update((log.path, log) for log in there[:MOST])
+    found.update((log.path, log) for log in (*there[:MOST], *unread))
     return _sorted(found), tuple(unknown)
 
 
@@ -143,10 +145,8 @@ def _search(host: Host, places: Iterable[str], unknown: list[Unknown]) -> dict[s
                 queue.append((path, max(depth - 1, DEEP if name in LOG_FOLDERS and depth == DEPTH else 0)))
             elif kind == "link":
                 _follow(host, path, depth, queue, met, unknown)
-            elif kind == "file" and (log := kind_of(name)) is not None and _counts(folder):
+            elif kind == "file" and (log := kind_of(name)) is not None and (log == "unread" or _counts(folder)):
                 met[path] = log
-            elif kind == "file" and name in STORES:
-                met[path] = "mlflow-store"
     return met
 
 
@@ -217,8 +217,26 @@ def _sorted(found: dict[str, LogFile]) -> tuple[LogFile, ...]:
 
 def kind_of(name: str) -> LogKind | None:
     """What a file of that name is likely to be; None for no log."""
+    return "unread" if why_unread(name) is not None else _read_as(name)
+
+
+def _read_as(name: str) -> LogKind | None:
     match = _LOG.fullmatch(name)
     return cast(LogKind, match.lastgroup) if match is not None else None
+
+
+def why_unread(name: str) -> str | None:
+    """Why a log of that name is not read; None for one that is read, and for what is no log."""
+    if name in ("mlflow.db", "mlruns.db"):
+        return "MLflow's store in SQLite is not read"
+    if name.endswith(".wandb"):
+        return "W&B's binary log is not read"
+    if name.endswith(_COMPRESSED):
+        stem = posixpath.splitext(name)[0]
+        # Shards of data are compressed JSON lines too: of those, a name that a log has decides.
+        if (kind := _read_as(stem)) is not None and (kind == "text" or _OF_A_RUN.search(stem)):
+            return "a compressed log is not read"
+    return None
 
 
 def _named(host: Host, path: str, found: dict[str, LogFile], unknown: list[Unknown]) -> None:
@@ -232,11 +250,15 @@ def _named(host: Host, path: str, found: dict[str, LogFile], unknown: list[Unkno
         found.update((log.path, log) for log in inner)
         unknown.extend(missed)
     else:
-        host.note_log(path, "text")
-        found[path] = LogFile(path, kind_of(posixpath.basename(path)) or _by_content(host, path), stat)
+        kind = kind_of(posixpath.basename(path))
+        if kind != "unread":
+            host.note_log(path, "text")
+        found[path] = LogFile(path, kind or _by_content(host, path), stat, named=True)
 
 
 def _by_content(host: Host, path: str) -> LogKind:
+    if path.endswith((".csv", ".tsv")):
+        return "csv"
     try:
         return "jsonl" if host.read(path, 64).lstrip()[:1] == b"{" else "text"
     except OSError:

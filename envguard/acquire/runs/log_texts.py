@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
-from envguard.acquire.runs.endings import ending_of
+from envguard.acquire.runs.endings import Telling, telling
 from envguard.acquire.runs.metric_lines import HINT, read_metrics
 from envguard.acquire.runs.prefixes import TIME, strip
+from envguard.acquire.runs.roles import UNIT_WORDS, VOCABULARY, words_of
 from envguard.acquire.runs.text_log import segments
 
 _PLAIN = re.compile(
@@ -22,6 +23,7 @@ _STRING = re.compile(rb'"(?P<text>(?:[^"\\\n]|\\.)*)(?:"(?P<colon>\s*:)?|\\?$)',
 """A string, and one without an end up to the end of its line: else each quote in it would be tried anew."""
 _QUOTED = re.compile(rb"""(?P<quote>["'])(?P<text>[^"'\n]*)(?P=quote)(?P<colon>\s*:)?""")
 _CELL = re.compile(rb'[^,;\t\n\r"]+')
+_WORD = re.compile(rb"[^\W\d_][\w/.-]*(?P<names>(?=[\"']?\s{0,4}[:=]))?|[\x80-\xff]+")
 _TIME = re.compile(TIME.encode())
 LONGEST_NAME = 120
 _STARS = bytes(byte if byte in b"\n\r" else ord("*") for byte in range(256))
@@ -67,16 +69,41 @@ def _telling(text: bytes) -> bytes:
     at = 0
     for begin, end in segments(text):
         words = strip(text[begin:end])
-        if ending_of(words.text) is not None:
-            part = text[begin:end]
+        told = telling(words.text)
+        if told is not None:
+            part = _told_part(text[begin:end], words.text, told)
         elif HINT.search(text, begin, end) is not None and read_metrics(words) is not None:
-            part = _QUOTED.sub(_keep_plain, text[begin:end])
+            part = _words_of_metrics(text[begin:end], words.text if words.bar is None else "")
         else:
             continue
         parts += [_times_alone(text[at:begin]), part]
         at = end
     parts.append(_times_alone(text[at:]))
     return b"".join(parts)
+
+
+def _told_part(raw: bytes, text: str, told: Telling) -> bytes:
+    """A line that tells how a run ended, with its prefixes and with what of it is quoted."""
+    start = max(raw.rfind(text.encode()), 0)
+    begin = start + len(text[: told.begin].encode())
+    end = start + len(text[: told.end].encode())
+    return raw[:start] + _times_alone(raw[start:begin]) + raw[begin:end] + _times_alone(raw[end:])
+
+
+def _words_of_metrics(raw: bytes, text: str) -> bytes:
+    """A line with metrics: its prefixes, its numbers, and the words that name them."""
+    start = max(raw.rfind(text.encode()), 0) if text else 0
+    rest = _QUOTED.sub(_keep_plain, raw[start:])
+    return raw[:start] + _WORD.sub(_keep_word, rest)
+
+
+def _keep_word(match: re.Match[bytes]) -> bytes:
+    word = match.group()
+    if match["names"] is not None or set(words_of(word.decode("utf-8", "replace"))) <= (
+        UNIT_WORDS if b"/" in word else VOCABULARY
+    ):
+        return word
+    return word.translate(_STARS)
 
 
 def _times_alone(text: bytes) -> bytes:

@@ -7,6 +7,7 @@ A line becomes a row of fields as one of a JSON log does; which field plays whic
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import lru_cache
 from typing import Any
@@ -37,7 +38,7 @@ _UNITS = (
     r"/(?:gpu/)?(?:s|sec|second)\b(?:/(?:gpu|device))?|s/(?:it|iter|step)|ms/(?:it|iter|step)|TFLOP[sS]?(?:/s)?(?:/GPU)?|ms|s|%"
 )
 _NUMBER = re.compile(
-    r"(?<![\w.])(?P<number>[-+]?(?:\d{1,3}(?:,\d{3}){1,6}(?:\.\d{1,20})?|\d{1,25}(?:\.\d{0,25})?|\.\d{1,25})(?:[eE][-+]?\d{1,4})?"
+    r"(?<![\w.])(?P<number>[-+]?1\.#(?:IND|QNAN|SNAN|INF)|[-+]?(?:\d{1,3}(?:,\d{3}){1,6}(?:\.\d{1,20})?|\d{1,25}(?:\.\d{0,25})?|\.\d{1,25})(?:[eE][-+]?\d{1,4})?"
     r"|[-+]?(?:[nN][aA][nN]|[iI][nN][fF](?:inity)?)(?![A-Za-z]))(?P<scale>[kKMG]?)"
     r"(?:\s?(?P<unit>" + _UNITS + r")(?!\s{0,4}[:=]?\s{0,4}[-+]?[.\d])(?![\w/]))?(?![\w])(?!\.\d)"
 )
@@ -126,7 +127,8 @@ def _labelled(text: str) -> dict[Path, Any]:
             continue
         digits = match["number"].replace(",", "")
         try:
-            found[(name,)] = float(digits) * _SCALES[match["scale"].lower()]
+            value = math.nan if "#" in digits else float(digits)
+            found[(name,)] = value * _SCALES[match["scale"].lower()]
         except ValueError:
             continue
         if len(found) >= MOST_PAIRS:

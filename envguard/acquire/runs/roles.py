@@ -76,6 +76,7 @@ _NO_RATE = {"lr", "learning", "loss", "losses", "nll", "ppl", "perplexity", "gra
             "eval", "val", "valid", "validation", "test", "precision", "recall", "auc", "bleu", "rouge", "wer", "map",
             "margin", "margins", "logps", "logits", "clip", "clipped", "std", "var", "variance", "weight", "weights",
             "flos", "mae", "mse", "rmse", "error", "err", "error_rate", "length", "seed", "rank", "percent", "ratio",
+            "len", "seqlen", "size", "bsz", "bs", "ctx", "context", "resolution", "num", "count", "accumulation",
             "score", "psnr", "ssim", "fid", "top", "dropout", "alpha", "gamma", "eps", "sigma", "power",
             "temp"}  # fmt: skip
 """Words of fields that fall in the course of any training and are no speed."""
@@ -93,12 +94,27 @@ _TIMELY = {
     "created",
 }
 _NAN_COUNT = {"nan", "nans"}
+VOCABULARY = frozenset(
+    {"nan", "inf", "infinity", "ind", "qnan", "info", "warning", "error", "debug", "train", "training", "per", "in",
+     "of", "number", "skipped", "time", "timing", "lm", "k", "m", "g", "gib", "mib", "gb", "mb", "mfu", "hfu",
+     "tflop", "tflops", "global", "consumed", "loading", "speed", "tensor", "np", "float", "throughput", "device",
+     "cuda", "none", "true", "false", "avg", "epoch", "lr"}
+    | _STEPS | _SHORT.keys() | _SECONDS | _DURATION | _ONE | _SMOOTHED | _ELSEWHERE | _LOSSES | _NO_RATE
+    | _TIMELY
+)  # fmt: skip
+"""Words of metrics, which are nobody's text."""
+UNIT_WORDS = VOCABULARY | _COUNTED.keys()
+"""Those of a unit too: `examples/s`."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NUMBER = re.compile(
     r"\s{0,8}(?P<number>[-+]?(?:\d{1,3}(?:,\d{3}){1,6}(?:\.\d{0,20})?|\d{1,25}(?:\.\d{0,25})?|\.\d{1,25})(?:[eE][-+]?\d{1,4})?)"
     r"\s{0,4}(?P<scale>[kKMG]?)(?P<unit>(?:i?[A-Za-z%][\w/ %.-]{0,24})?)\s{0,8}"
 )
-_NOT_FINITE = re.compile(r"\s{0,8}[-+]?(?:nan|inf|infinity)\s{0,8}", re.IGNORECASE)
+NO_NUMBER = r"(?:nan(?:\(\w{0,12}\))?|inf(?:inity)?|1\.#(?:IND|QNAN|SNAN|INF)0{0,6})"
+"""What stands for no number, in any case: C's and JavaScript's names, and those of Microsoft's C library."""
+_NOT_FINITE = re.compile(
+    rf"\s{{0,8}}(?:[a-z]\w{{0,15}}\.?\w{{0,15}}\()?\s?[-+]?{NO_NUMBER}(?:,[^)]{{0,40}})?\)?\s{{0,8}}", re.IGNORECASE
+)
 _CLOCK = re.compile(r"\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?(?:Z|[+-]\d{2}:?\d{2})?")
 _DAY = re.compile(r"\d{4}[-/]\d{2}[-/]\d{2}")
 _SCALES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from envguard.acquire.machine.zone import Span, Zone, parse_moment
 from envguard.acquire.runs.endings import HINT as ENDING_HINT
 from envguard.acquire.runs.endings import WORDS as ENDING_WORDS
-from envguard.acquire.runs.endings import EndingKind, ending_of
+from envguard.acquire.runs.endings import EndingKind, telling
 from envguard.acquire.runs.log_files import LogFile
 from envguard.acquire.runs.metric_lines import HINT as METRIC_HINT
 from envguard.acquire.runs.metric_lines import WORDS as METRIC_WORDS
@@ -77,27 +77,27 @@ def read_text_log(host: Host, log: LogFile, zone: Zone, configured: LogFields | 
         for begin, end in segments(block):
             words = strip(block[begin:end])
             near = min(end, begin + LONGEST)
-            kind = ending_of(words.text) if ENDING_HINT.search(block, begin, near) else None
+            end_told = telling(words.text) if ENDING_HINT.search(block, begin, near) else None
             metrics = None
             if METRIC_HINT.search(block, begin, near):
                 measured += 1
                 if measured % (1 + measured // EVERY_ROW) == 0 or _NAN.search(block, begin, near):
                     metrics = read_metrics(words)
-            if metrics is None and kind is None:
+            if metrics is None and end_told is None:
                 continue
             line += block.count(b"\n", counted, begin)
             counted = begin
             if metrics is not None:
                 rows.append((line, metrics))
-            if kind is None:
+            if end_told is None:
                 continue
             if len(marks) >= MOST:
                 more += 1
                 continue
-            text = without_secrets(words.text[:600])[:300]
+            text = without_secrets(words.text[end_told.begin : end_told.end][:600])[:300].rstrip()
             span = _time_in(block[max(0, begin - LOOK_BACK) : min(end, begin + LONGEST)], zone, latest=True) or last
             gpu = _GPU.search(text)
-            marks.append(Mark(kind, line, text, span, gpu.group(1) if gpu else None))
+            marks.append(Mark(end_told.kind, line, text, span, gpu.group(1) if gpu else None))
         if first is None:
             first = _time_in(block[:LOOK_BACK], zone, latest=False)
         last = _time_in(block[-LOOK_BACK:], zone, latest=True) or last

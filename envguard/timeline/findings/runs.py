@@ -140,7 +140,7 @@ def crash_findings(ends: Sequence[RunEnd], events: Sequence[Event], since: float
             continue
         if end.kind == "fx-tracing":
             found.append(_fx(end, events))
-        elif end.kind in ("oom", "oom-kill"):
+        elif end.kind in ("oom", "oom-kill", "host-memory"):
             found.append(_oom(end, events))
     return found[:MOST_FINDINGS]
 
@@ -193,7 +193,7 @@ def _oom(end: RunEnd, events: Sequence[Event]) -> Draft:
         "another CUDA build takes another amount of memory a context: `envguard snapshot --probe` measures it",
         "longer sequences alone can do it",
     )
-    if end.kind == "oom-kill":  # the machine's memory, or the job's share of it
+    if end.kind != "oom":  # the machine's memory, or the job's share of it
         caveats = ("more workers or longer sequences alone can do it",)
     return Draft((3, 1.0, start_of(event)), _title(end), says, (event, *before), caveats)
 
