@@ -12,7 +12,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from envguard.acquire.memo import Memo, remembered
+from envguard.acquire.memo import Memo, remembered, remembered_file
 from envguard.acquire.packages.contents import Contents
 from envguard.acquire.packages.distributions import Distribution, Distributions
 from envguard.acquire.packages.environment import Environment
@@ -54,7 +54,7 @@ def read_hooks(
         if item.path in owners:
             found.setdefault(owners[item.path], set()).add(Hook("customizer", item.name))
     for dist in distributions.found:
-        found.setdefault(dist.directory, set()).update(_entry_points(host, dist, notes))
+        found.setdefault(dist.directory, set()).update(_entry_points(host, dist, memo, notes))
     for directory, hook in _inside(distributions, contents, memo):
         found.setdefault(directory, set()).add(hook)
     named: dict[str, set[Hook]] = {}
@@ -63,26 +63,37 @@ def read_hooks(
     return {name: tuple(sorted(hooks)) for name, hooks in named.items() if hooks}
 
 
-def _entry_points(host: Host, dist: Distribution, notes: Notes) -> Iterator[Hook]:
+def _entry_points(host: Host, dist: Distribution, memo: Memo, notes: Notes) -> Iterator[Hook]:
     path = f"{dist.directory}/entry_points.txt"
     try:
-        data = host.read(path, MOST_ENTRY_POINTS)
+        found = _read_entry_points(host, path, memo)
     except (FileNotFoundError, NotADirectoryError, NotRecorded):
         return  # none, or a bundle of an envguard that did not ask
     except OSError as error:
         notes.unseen(f"entry points of {dist.name}", error)
-        return
-    if not any(LOADED.fullmatch(group) for group in re.findall(r"^[ \t]*\[([^\]\n]+)\]", _text(data), re.MULTILINE)):
-        return  # nearly all: console scripts alone
-    parser = configparser.RawConfigParser(delimiters=("=",), strict=False, allow_no_value=True)
-    try:
-        parser.read_string(_text(data))
     except configparser.Error as error:
         notes.unseen(f"entry points of {dist.name}", f"{path}: {type(error).__name__}")
-        return
-    for group in parser.sections():
-        if LOADED.fullmatch(group):
-            yield from (Hook("entry-point", f"{group}: {name}") for name in parser.options(group))
+    else:
+        yield from (Hook("entry-point", each) for each in found.splitlines())
+
+
+def _read_entry_points(host: Host, path: str, memo: Memo) -> str:
+    """`group: name` of each that runs by itself, a line each. Raises `OSError` and `configparser.Error`."""
+    try:
+        stat = host.stat(path)
+    except NotRecorded:
+        return _loaded_entry_points(host, path)  # a bundle of an envguard that asked for the content alone
+    return remembered_file(memo, "entry points", path, stat, lambda: _loaded_entry_points(host, path))
+
+
+def _loaded_entry_points(host: Host, path: str) -> str:
+    text = _text(host.read(path, MOST_ENTRY_POINTS))
+    if not any(LOADED.fullmatch(group) for group in re.findall(r"^[ \t]*\[([^\]\n]+)\]", text, re.MULTILINE)):
+        return ""  # nearly all: console scripts alone
+    parser = configparser.RawConfigParser(delimiters=("=",), strict=False, allow_no_value=True)
+    parser.read_string(text)
+    groups = [group for group in parser.sections() if LOADED.fullmatch(group)]
+    return "\n".join(f"{group}: {name}" for group in groups for name in parser.options(group))
 
 
 def _text(data: bytes) -> str:
