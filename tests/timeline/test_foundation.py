@@ -35,7 +35,11 @@ def test_the_wrong_one_of_two_environments_is_named_by_all(torch_stage: Stage) -
     assert "torch replaced" not in done.stdout  # nothing was: this one never had another
     assert says in " ".join(torch_stage.envguard("diff", "step_10", extra=wrong).stderr.split())
     assert says in " ".join(torch_stage.envguard("launch", "--", "true", extra=wrong).stderr.split())
-    restore = torch_stage.envguard("restore", "step_10", "--dry-run", extra=wrong)
+    # Which of the two is meant must be said: the one that only happens to be active is not changed.
+    refused = torch_stage.envguard("restore", "step_10", "--dry-run", extra=wrong)
+    assert refused.returncode == 2
+    assert f"was made in {torch_stage.venv}, and {other} (VIRTUAL_ENV) would be changed" in refused.stderr
+    restore = torch_stage.envguard("restore", "step_10", "--dry-run", "--python", str(other), extra=wrong)
     assert says in " ".join(restore.stdout.split())
     assert f"restore of {other} to step_10" in " ".join(restore.stdout.split())
 
