@@ -10,7 +10,8 @@ import msgspec
 
 from envguard import __version__
 from envguard.acquire.runs.checkpoint_at import checkpoint_at
-from envguard.acquire.runs.checkpoints import POINTERS, Checkpoint, find_checkpoints, is_weights
+from envguard.acquire.runs.checkpoint_search import find_checkpoints
+from envguard.acquire.runs.checkpoints import POINTERS, Checkpoint, is_weights
 from envguard.acquire.seam import bundle
 from envguard.acquire.seam.bundle import BundleError, Manifest
 from envguard.acquire.seam.host import Host

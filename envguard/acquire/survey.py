@@ -43,7 +43,7 @@ from envguard.acquire.runs import (
     train_log,
     wandb_runs,
 )
-from envguard.acquire.runs.checkpoints import Checkpoints, find_checkpoints
+from envguard.acquire.runs.checkpoint_search import Checkpoints, find_checkpoints
 from envguard.acquire.runs.elsewhere import other_environment
 from envguard.acquire.runs.shared import SharedPackages
 from envguard.acquire.seam.host import Host, Machine

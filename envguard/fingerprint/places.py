@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from envguard.acquire.runs.checkpoints import Checkpoint, Checkpoints, find_checkpoints
+from envguard.acquire.runs.checkpoint_search import Checkpoints, find_checkpoints
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.own_records import stamped_paths
 from envguard.acquire.seam.host import Host
 from envguard.fingerprint.lock import Lock

@@ -20,7 +20,8 @@ from dataclasses import replace
 from envguard.acquire.runs.checkpoint_at import NotOne, checkpoint_at
 from envguard.acquire.runs.checkpoint_names import match_name, nearest_names, short_name, short_names
 from envguard.acquire.runs.checkpoint_parts import WEIGHTS
-from envguard.acquire.runs.checkpoints import Checkpoint, Checkpoints
+from envguard.acquire.runs.checkpoint_search import Checkpoints
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.acquire.runs.hparams import find_hparams
 from envguard.acquire.runs.own_records import read_journal
 from envguard.acquire.runs.stamps import Altered, NoFingerprint, parse_fingerprint, read_stamp

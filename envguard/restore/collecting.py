@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from envguard import clock
-from envguard.acquire.runs.checkpoints import find_checkpoints
+from envguard.acquire.runs.checkpoint_search import find_checkpoints
 from envguard.acquire.runs.own_records import stamped_paths
 from envguard.acquire.runs.stamps import read_stamp
 from envguard.acquire.seam.host import Host

@@ -6,7 +6,8 @@ import posixpath
 from collections.abc import Iterable
 
 from envguard.acquire.runs.checkpoint_names import match_name, nearest_names
-from envguard.acquire.runs.checkpoints import Checkpoint, Checkpoints
+from envguard.acquire.runs.checkpoint_search import Checkpoints
+from envguard.acquire.runs.checkpoints import Checkpoint
 from envguard.errors import UsageError
 
 

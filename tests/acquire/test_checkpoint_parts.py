@@ -10,7 +10,8 @@ import pytest
 
 from envguard import clock
 from envguard.acquire.runs.checkpoint_parts import roles
-from envguard.acquire.runs.checkpoints import Checkpoint, find_checkpoints, read_checkpoint, step_of
+from envguard.acquire.runs.checkpoint_search import find_checkpoints
+from envguard.acquire.runs.checkpoints import Checkpoint, read_checkpoint, step_of
 from envguard.acquire.runs.stamps import Stamp, read_stamp, reference
 from envguard.acquire.seam.host import LiveHost
 from envguard.model import plain

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from envguard.acquire.runs.checkpoint_names import match_name, nearest_names, short_names
-from envguard.acquire.runs.checkpoints import Checkpoints, find_checkpoints, read_checkpoint, step_of
+from envguard.acquire.runs.checkpoint_search import Checkpoints, find_checkpoints
+from envguard.acquire.runs.checkpoints import read_checkpoint, step_of
 from envguard.acquire.seam.bundle import load, save
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.seam.recorded import BundleHost, RecordingHost

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envguard.acquire.runs.checkpoints import find_checkpoints
+from envguard.acquire.runs.checkpoint_search import find_checkpoints
 from envguard.acquire.runs.hparams import find_hparams, parse_hparams
 from envguard.acquire.seam.host import LiveHost
 

@@ -19,7 +19,7 @@ from envguard.acquire.project.git_history import read_git_history
 from envguard.acquire.project.shell_history import parse_history, read_shell_history
 from envguard.acquire.project.watched_files import read_trees
 from envguard.acquire.runs.checkpoint_metadata import read_checkpoint_metadata
-from envguard.acquire.runs.checkpoints import find_checkpoints
+from envguard.acquire.runs.checkpoint_search import find_checkpoints
 from envguard.acquire.runs.own_records import read_journal, read_run_records
 from envguard.acquire.seam.host import LiveHost
 from envguard.acquire.torch.cache_places import Place

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envguard.acquire.runs.checkpoint_parts import STAMP_NAME, STAMP_SUFFIX, WEIGHTS, roles
+from envguard.acquire.runs.checkpoint_search import find_checkpoints
 from envguard.acquire.runs.checkpoints import (
     POINTERS,
     Checkpoint,
-    find_checkpoints,
     holds_weights,
     is_checkpoint,
     is_stamp,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable
 
@@ -53,6 +52,8 @@ def _is_called(checkpoint: Checkpoint, wanted: str) -> bool:
 
 def nearest_names(checkpoints: Iterable[Checkpoint], name: str, most: int = 4) -> tuple[str, ...]:
     """Names to suggest where `name` is not found: by spelling, then by distance in steps."""
+    import difflib  # a stamp in a trainer needs none
+
     every = {item.name: item.step for item in checkpoints}
     step = int(name) if name.isdecimal() else step_of(name)
     if step is None:
