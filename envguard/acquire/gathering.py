@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,11 +11,12 @@ import msgspec
 
 from envguard import __version__
 from envguard.acquire.runs.checkpoint_at import checkpoint_at
+from envguard.acquire.runs.checkpoint_content import examined
 from envguard.acquire.runs.checkpoint_search import find_checkpoints
-from envguard.acquire.runs.checkpoints import POINTERS, Checkpoint, is_weights
+from envguard.acquire.runs.checkpoints import POINTERS, STAMP_NAME, Checkpoint, is_weights
 from envguard.acquire.seam import bundle
 from envguard.acquire.seam.bundle import BundleError, Manifest
-from envguard.acquire.seam.host import Host
+from envguard.acquire.seam.host import Host, Kind
 from envguard.acquire.seam.recorded import BundleHost, RecordingHost
 from envguard.acquire.survey import Progress, Request, Survey, no_progress, survey
 from envguard.errors import InputError
@@ -81,10 +83,14 @@ def spelled(host: Host, request: Request) -> tuple[str, ...]:
     paths = dict.fromkeys((*found.others, *runs, *(f"{run}/{name}" for run in runs for name in POINTERS)))
     for folder in (request.start, *_folders(host, request.start)):
         try:
-            names = host.listing(folder)
+            every = [(f"{folder}/{name}", kind) for name, kind in host.listing(folder)]
+            paths.update(dict.fromkeys(path for path, kind in every if _may_be_one(host, path, kind)))
         except OSError:
             continue  # a folder that nobody named
-        paths.update(dict.fromkeys(f"{folder}/{name}" for name, kind in names if kind == "file" and is_weights(name)))
+    for item in found.found[-MOST_SPELLED:]:
+        with contextlib.suppress(OSError):  # who asks the bundle about it meets the same error
+            examined(host, item)
+            checkpoint_at(host, item.path)
     known = {item.path for item in found.found}
     named: dict[str, None] = {}
     for path in list(paths)[:MOST_SPELLED]:
@@ -94,7 +100,16 @@ def spelled(host: Host, request: Request) -> tuple[str, ...]:
             continue
         if isinstance(at, Checkpoint) and at.path not in known:
             named[at.path] = None
+            with contextlib.suppress(OSError):
+                examined(host, at)
     return tuple(named)
+
+
+def _may_be_one(host: Host, path: str, kind: Kind) -> bool:
+    """Whether a person may call it a checkpoint by its path: weights, a folder with a stamp, a link to one."""
+    if is_weights(path) and kind in ("file", "link"):
+        return True
+    return kind in ("directory", "link") and host.find(f"{path}/{STAMP_NAME}") is not None
 
 
 def _folders(host: Host, start: str) -> Iterator[str]:

@@ -89,6 +89,7 @@ def timeline(
     if since_checkpoint is not None:
         name = request.named[0] if request.named else since_checkpoint
         chosen = choose_checkpoint(seen.checkpoints, name, request.checkpoint_roots, request.start)
+        chosen = _examined(host, seen, chosen)
     bounds = Bounds(
         checkpoint=chosen,
         since=parse_time(since, zone, now) if since is not None else None,
@@ -104,6 +105,20 @@ def timeline(
         write_page(html, told(), title)
     screen.answer(report, told(quiet=quiet))
     raise typer.Exit(report.exit_code())
+
+
+def _examined(host: Host, seen: Survey, chosen: Checkpoint) -> Checkpoint:
+    """The checkpoint by its content, too: the others are known by names and sizes."""
+    from envguard.acquire.runs.checkpoint_content import examined
+    from envguard.model.evidence import Unknown
+
+    try:
+        found = examined(host, chosen)
+    except OSError as error:
+        seen.unknown.append(Unknown.refused(f"checkpoint {chosen.name}", error))
+        return chosen
+    seen.checkpoints = seen.checkpoints.with_times_of([found])
+    return found
 
 
 def _start(moment: str | None, checkpoint: str | None, since: str | None) -> tuple[str | None, str | None]:

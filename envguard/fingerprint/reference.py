@@ -14,7 +14,7 @@ import errno
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from envguard.acquire.runs.checkpoint_at import NotOne, checkpoint_at
@@ -22,13 +22,12 @@ from envguard.acquire.runs.checkpoint_names import match_name, nearest_names, sh
 from envguard.acquire.runs.checkpoint_parts import WEIGHTS
 from envguard.acquire.runs.checkpoint_search import Checkpoints
 from envguard.acquire.runs.checkpoints import Checkpoint
-from envguard.acquire.runs.hparams import find_hparams
 from envguard.acquire.runs.own_records import read_journal
 from envguard.acquire.runs.stamps import Altered, NoFingerprint, parse_fingerprint, read_stamp
 from envguard.acquire.seam.host import Host
 from envguard.acquire.seam.lines import backwards
-from envguard.acquire.section import reason
 from envguard.errors import InputError, UsageError
+from envguard.fingerprint.checkpoint_reference import of_checkpoint, unreadable, with_stamp
 from envguard.fingerprint.lock import lock_kind, parse_lock
 from envguard.fingerprint.places import Places, Reference, ReferenceKind
 from envguard.model.evidence import Unknown
@@ -55,7 +54,7 @@ def resolve(text: str, places: Places) -> Reference:
     except (FileNotFoundError, NotADirectoryError):
         there = False
     except OSError as error:
-        raise _unreadable(text, path, error) from error
+        raise unreadable(text, path, error) from error
     if there:
         return _of_path(text, path, places)
     if is_id(text):
@@ -80,15 +79,15 @@ def resolve_default(places: Places) -> Reference:
         if found.fingerprint is not None or found.unread:
             pairs = [item.says for item in checkpoints.disorder if checkpoint in (item.lower, item.higher)]
             notes = (*found.notes, *_passed_over(passed_over), *doubts, *pairs)
-            return replace(found, notes=notes, undecided=undecided)
+            return replace(found, notes=notes, undecided=(*found.undecided, *undecided))
         passed_over.append(found)
     doubts = [*_passed_over(passed_over), *doubts]
     if places.baseline is not None and places.host.find(places.baseline) is not None:
         found = _of_fingerprint_file(BASELINE, places.baseline, places.host, "baseline")
-        return replace(found, notes=(*found.notes, *doubts), undecided=undecided)
+        return replace(found, notes=(*found.notes, *doubts), undecided=(*found.undecided, *undecided))
     if places.lock is not None:
         found = _of_path(places.lock, places.path(places.lock), places)
-        return replace(found, notes=(*found.notes, *doubts), undecided=undecided)
+        return replace(found, notes=(*found.notes, *doubts), undecided=(*found.undecided, *undecided))
     others = [item for item in checkpoints.found if item.stamp_path is not None and item not in run]
     if others:
         last = short_name(max(others, key=lambda item: item.saved_ns), checkpoints.found)
@@ -140,7 +139,7 @@ def stamps_of_newest(places: Places, unseen: list[Unknown]) -> dict[str, Fingerp
     that cannot be read or believed goes into `unseen`: what it would have said against RECORD is not known."""
     found: dict[str, Fingerprint] = {}
     for checkpoint in reversed(newest_run(places)):
-        reference = of_checkpoint(checkpoint, places.host)
+        reference = with_stamp(checkpoint, places.host)
         if reference.unread:
             unseen.append(Unknown(f"stamp of {checkpoint.name}", reference.no_stamp or ""))
         if reference.fingerprint is not None:
@@ -158,7 +157,7 @@ def stamped(places: Places) -> Iterator[Reference]:
     cannot be seen."""
     marked = (item for item in places.checkpoints().found if item.stamp_path is not None)
     for checkpoint in sorted(marked, key=lambda item: item.saved_ns, reverse=True):
-        reference = of_checkpoint(checkpoint, places.host)
+        reference = with_stamp(checkpoint, places.host)
         if reference.fingerprint is not None:
             yield reference
 
@@ -166,48 +165,6 @@ def stamped(places: Places) -> Iterator[Reference]:
 def no_live() -> Fingerprint:
     """For places where nobody may ask for the environment of now."""
     raise UsageError("`live` is no answer here", "name a checkpoint, a fingerprint file, a lock file or @1")
-
-
-def of_checkpoint(checkpoint: Checkpoint, host: Host, label: str | None = None) -> Reference:
-    """A checkpoint with its stamp, where it has one that counts. Raises `InputError` where it cannot be seen."""
-    try:
-        stamp = read_stamp(host, checkpoint.path)
-    except OSError as error:
-        raise _unreadable(checkpoint.path, checkpoint.path, error) from error
-    no_stamp = "it has no stamp" if stamp is None else stamp.why_not
-    settings, notes = _settings(checkpoint, host)
-    if stamp is not None and no_stamp is None:
-        checkpoint, notes = stamp.checkpoint, (*notes, *stamp.notes)
-    if checkpoint.incomplete is not None:
-        notes = (*notes, f"it is not complete: {checkpoint.incomplete}")
-    return Reference(
-        label=label or checkpoint.name,
-        kind="checkpoint",
-        path=checkpoint.path,
-        fingerprint=stamp.fingerprint if stamp is not None and no_stamp is None else None,
-        checkpoint=checkpoint,
-        no_stamp=no_stamp,
-        altered=stamp is not None and stamp.altered,
-        unread=stamp is not None and stamp.unread,
-        settings=settings,
-        notes=notes,
-    )
-
-
-def _settings(checkpoint: Checkpoint, host: Host) -> tuple[Mapping[str, str] | None, tuple[str, ...]]:
-    try:
-        found = find_hparams(host, checkpoint)
-    except OSError as error:
-        return None, (f"its hyper-parameters cannot be read: {reason(error)}",)
-    return (found.values if found is not None else None), ()
-
-
-def _unreadable(named: str, path: str, error: OSError) -> InputError:
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"{named} is not there: {path}", "it is configured or was recorded; name another reference")
-    inner = error.filename if isinstance(error.filename, str) and error.filename != path else None
-    of_it = f"{inner}: " if inner is not None else ""
-    return InputError(f"{named} cannot be read: {of_it}{reason(error)}", f"`ls -ld {inner or path}` shows who may")
 
 
 def _of_name(text: str, places: Places) -> Reference:
@@ -246,7 +203,7 @@ def called(name: str, places: Places) -> tuple[Checkpoint, ...]:
         try:
             item = checkpoint_at(places.host, path)
         except OSError as error:
-            raise _unreadable(name, path, error) from error
+            raise unreadable(name, path, error) from error
         if isinstance(item, Checkpoint):
             found.setdefault(item.path, item)
     return tuple(found.values())
@@ -298,7 +255,7 @@ def _of_path(text: str, path: str, places: Places) -> Reference:
             raise _no_checkpoint(text, found)
         head = host.read(path, 2)
     except OSError as error:
-        raise _unreadable(text, path, error) from error
+        raise unreadable(text, path, error) from error
     if head == _GZIP:
         return Reference(text, "bundle", path)
     if lock_kind(path) or path.endswith(".toml"):
@@ -322,7 +279,7 @@ def _of_lock(text: str, path: str, host: Host) -> Reference:
     try:
         data = host.read(path, 64 << 20)
     except OSError as error:
-        raise _unreadable(text, path, error) from error
+        raise unreadable(text, path, error) from error
     return Reference(text, "lock", path, lock=parse_lock(path, data))
 
 
@@ -330,7 +287,7 @@ def _of_fingerprint_file(label: str, path: str, host: Host, kind: ReferenceKind)
     try:
         return Reference(label, kind, path, fingerprint=parse_fingerprint(host.read(path, 64 << 20)))
     except OSError as error:
-        raise _unreadable(label, path, error) from error
+        raise unreadable(label, path, error) from error
     except Altered as error:
         raise _unbelievable(label, path, error) from error
     except NoFingerprint as error:
@@ -363,7 +320,7 @@ def _journal_entry(number: int, places: Places) -> Reference:
     except FileNotFoundError:
         count = 0
     except OSError as error:
-        raise _unreadable("the journal", path, error) from error
+        raise unreadable("the journal", path, error) from error
     held = f"{count} snapshot{'' if count == 1 else 's'}"
     raise InputError(f"there is no @{number}: the journal holds {held}", "`envguard snapshot` adds one")
 

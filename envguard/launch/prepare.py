@@ -24,10 +24,11 @@ from envguard.acquire.seam.host import Host, LiveHost
 from envguard.acquire.torch.cache_places import INDUCTOR_CACHE, launch_place
 from envguard.errors import UsageError
 from envguard.fingerprint import snapshot
+from envguard.fingerprint.checkpoint_reference import of_checkpoint
 from envguard.fingerprint.comparison import Knowledge, compare_references
 from envguard.fingerprint.diff import compare
 from envguard.fingerprint.places import Places, Reference
-from envguard.fingerprint.reference import newest_run, of_checkpoint, resolve, resolve_default
+from envguard.fingerprint.reference import newest_run, resolve, resolve_default
 from envguard.launch import child, seed, start, waivers
 from envguard.launch.bundled import Bundled, are_options, bundled_command, require_checkout
 from envguard.launch.claims import Claims, claim

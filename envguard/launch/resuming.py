@@ -27,17 +27,19 @@ from envguard.fingerprint.reference import called, newest_run
 from envguard.launch.shell_line import NotSimple, simple_commands
 
 Strength = Literal["resumes", "names", "may"]
-"""How far an option's name goes: it says that training goes on (`resume`, `load`, `restore`), it speaks of
-checkpoints, or it may take one (`model=`, a word without an option)."""
+"""How far an option's name goes: training goes on (`resume`, `load`, `restore`), it is about checkpoints, or it may
+take one, as any option does that is about nothing else (`-r`, `model=`, a word without an option)."""
 
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh"})
+_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+_MARK = re.compile(rb"#!\s*\S*(?:/|\s)(?:sh|bash|zsh|dash|ksh)\b")
+_MOST_MARK = 128
 _MOST_SCRIPT = 64 << 10
 _SETTING = re.compile(r"[+]{0,2}[A-Za-z_][\w.@/:-]*")
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _RESUMES = frozenset({"load", "reload", "continue", "resume", "resumed", "restore", "autoresume"})
 _JOINED = re.compile(r"resume|restore|^load(?:path|from|dir|file|ckpt|checkpoint|model|weights|step|iter)")
 _CHECKPOINT = re.compile(r"checkpoint|ckpt")
-_MAY = frozenset({"model", "weights", "pretrained", "init", "from", "start", "warm", "finetune", "adapter", "lora"})
 # Options with such a word are about saving, about another model than the one that is trained, or about no checkpoint.
 _OTHER = frozenset({
     "save", "saving", "out", "output", "write", "export", "push", "upload", "every", "interval", "freq",
@@ -49,6 +51,8 @@ _OTHER = frozenset({
     "comet", "neptune", "id", "async", "last", "time", "timeout", "args", "env", "config", "optim", "optimizer",
     "scheduler", "rng", "states", "mode",
 })  # fmt: skip
+# The same words as the name of a section say nothing of the options in it: `config.resume.path`.
+_SECTIONS = frozenset({"config", "args", "env", "mode"})
 _STEP = frozenset({"step", "iter", "iteration"})
 _PLACE = frozenset({"dir", "directory", "folder", "root"})
 _OUTPUTS = frozenset({
@@ -85,18 +89,28 @@ class _Option:
     def strength(self) -> Strength | None:
         tokens = frozenset(self.tokens)
         joined = "".join(self.tokens)
-        if tokens & _OTHER and joined not in ("resumemode",):
+        own = frozenset(token.lower() for token in _TOKEN.findall(self.name.rpartition(".")[2]))
+        if (tokens & (_OTHER - _SECTIONS) or own & _SECTIONS) and joined not in ("resumemode",):
             return None
         if tokens & _RESUMES or _JOINED.search(joined):
             return "resumes"
         if _CHECKPOINT.search(joined):
             return "names"
-        return "may" if not tokens or tokens & _MAY else None
+        return None if self.is_output else "may"
 
     @property
     def is_output(self) -> bool:
         """Whether it names the folder in which the run saves."""
         return self.tokens in _OUTPUTS or (self.tokens[-2:] in _OUTPUTS and len(self.tokens) > 1)
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is a step and nothing more (`--step 200`): in the run directory that is loaded from."""
+        return (
+            len(self.tokens) == 1
+            and self.tokens[0] in _STEP
+            and re.fullmatch(r"[1-9]\d*", self.value or "") is not None
+        )
 
     @property
     def about_steps(self) -> bool:
@@ -134,13 +148,18 @@ def _options(words: Sequence[str]) -> Iterator[_Option]:
 
 def _words(command: Sequence[str], places: Places) -> Iterator[str]:
     """The words of a command, with those of the text or the script that a shell in it is given."""
+    shell: str | None = None
+    """What the shell that is begun takes next: `script`, or `text` after `-c`."""
     for position, word in enumerate(command):
-        before = [posixpath.basename(each) for each in command[max(0, position - 2) : position]]
         text: str | None = None
-        if before[-1:] and re.fullmatch(r"-[a-z]*c", before[-1]) and before[0] in _SHELLS:
-            text = word
-        elif before[-1:] and before[-1] in _SHELLS and not word.startswith("-"):
-            text = _script(places, word)
+        if posixpath.basename(word) in _SHELLS:
+            shell = "script"
+        elif shell is not None and word.startswith(("-", "+")):
+            shell = "text" if re.fullmatch(r"-[a-z]*c", word) else shell
+        elif shell is not None:
+            text, shell = word if shell == "text" else _script(places, word), None
+        elif word.endswith(_SCRIPTS) or (position == 0 and "/" in word):
+            text = _script(places, word, marked=not word.endswith(_SCRIPTS))
         if text is None:
             yield word
             continue
@@ -151,8 +170,12 @@ def _words(command: Sequence[str], places: Places) -> Iterator[str]:
             continue
 
 
-def _script(places: Places, word: str) -> str | None:
+def _script(places: Places, word: str, marked: bool = False) -> str | None:
+    """The text of a script of a shell; `marked`: only of one whose first line names the shell."""
     try:
+        head = places.host.read(places.path(word), _MOST_MARK)
+        if marked and not _MARK.match(head):
+            return None
         return places.host.read(places.path(word), _MOST_SCRIPT).decode("utf-8", "replace")
     except OSError:
         return None  # the shell will meet the same error
@@ -232,6 +255,8 @@ class _Reading:
             return Resumed(value, at)
         if isinstance(at, NotOne) and at.inner:
             return self._run(value, at) if resumes else None
+        if value.lower() in _NEWEST and self._output() is not None:
+            return None  # of the folder that the run saves in: `_newest`
         by_name = match_name(self.found, value) if value and not value.isdecimal() else ()
         by_name = by_name or (called(value, self.places) if value and not looks else ())
         if by_name:
@@ -251,10 +276,18 @@ class _Reading:
     def _run(self, value: str, run: NotOne) -> Resumed:
         if run.kind == "several":
             return Resumed(value, why=f"{value} holds several runs, or weights of its own beside checkpoints")
+        step = next((int(item.value or "") for item in self.options if item.is_step), None)
+        if step is not None:
+            inner = next((item for item in run.inner if item.step == step), None)
+            why = f"{value} holds no checkpoint of step {step}"
+            return self._called(inner) if inner is not None else Resumed(value, why=why)
         try:
-            return self._called(latest_in(self.places.host, run))
+            found = latest_in(self.places.host, run)
         except OSError as error:
             return Resumed(value, why=f"{value} cannot be read: {reason(error)}")
+        if isinstance(found, Checkpoint):
+            return self._called(found)
+        return Resumed(value, why=f"{found.path} names a checkpoint that is not here")
 
     def _of_step(self, step: int) -> Resumed:
         inside = [item for run in self._runs() for item in run.inner if item.step == step]

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from envguard.acquire.runs.checkpoint_parts import STAMP_NAME, STAMP_SUFFIX, WEIGHTS, roles
+from envguard.acquire.runs.checkpoint_parts import STAMP_NAME, STAMP_SUFFIX, WEIGHTS, finished_name, roles
 from envguard.acquire.runs.checkpoint_search import find_checkpoints
 from envguard.acquire.runs.checkpoints import (
     POINTERS,
@@ -23,6 +23,7 @@ from envguard.acquire.runs.checkpoints import (
     read_checkpoint,
     step_of,
 )
+from envguard.acquire.runs.stamps import sample
 from envguard.acquire.seam.host import Host
 
 _MOST_LINKS = 40
@@ -58,13 +59,18 @@ def checkpoint_at(host: Host, path: str) -> Checkpoint | NotOne | None:
     return _file(host, path) if facts.is_file else NotOne("none", path)
 
 
-def latest_in(host: Host, run: NotOne) -> Checkpoint:
-    """The checkpoint that a trainer takes which is given a run directory: the one that its pointer names, else the
-    one of the highest step. Raises OSError."""
+def latest_in(host: Host, run: NotOne) -> Checkpoint | NotOne:
+    """The checkpoint that a trainer takes which is given a run directory: the one that its pointer or its link names,
+    else the one of the highest step; `NotOne` for the pointer or the link that names what is not there. Raises
+    OSError."""
     for name in ("latest", "last", *POINTERS):
-        found = checkpoint_at(host, f"{run.path}/{name}")
+        path = f"{run.path}/{name}"
+        found = checkpoint_at(host, path)
         if isinstance(found, Checkpoint):
             return found
+        there = host.find(path)
+        if there is not None and (there.is_link or (there.is_file and name in POINTERS)):
+            return NotOne("none", path)
     return run.inner[-1]
 
 
@@ -92,6 +98,9 @@ def _file(host: Host, path: str) -> Checkpoint | NotOne:
     weights = name.endswith(WEIGHTS)
     if weights and host.find(path + STAMP_SUFFIX) is not None:
         return _read(host, path)
+    twin = _twin(host, folder, name) if weights else None
+    if twin is not None:
+        return twin
     above = _above(host, path, stamped=True)
     if above is None and not is_checkpoint(name, "file"):
         above = _above(host, path, stamped=False)
@@ -100,7 +109,30 @@ def _file(host: Host, path: str) -> Checkpoint | NotOne:
     return _read(host, path) if weights else NotOne("none", path)
 
 
+def _twin(host: Host, folder: str, name: str) -> Checkpoint | None:
+    """The stamped file beside it with the same content: `last.ckpt` is a copy or a hard link of the one of its step.
+    By sizes first, then by both ends of the files."""
+    names = {each for each, _ in host.listing(folder)}
+    extension = posixpath.splitext(name)[1]
+    others = [each for each in sorted(names) if each.endswith(extension) and each + STAMP_SUFFIX in names]
+    size = host.stat_target(f"{folder}/{name}").size
+    own: str | None = None
+    for each in others:
+        path = f"{folder}/{each}"
+        if host.stat_target(path).size == size:
+            own = own or sample(host, f"{folder}/{name}", size)
+            if sample(host, path, size) == own:
+                return _read(host, path)
+    return None
+
+
 def _pointed(host: Host, folder: str, name: str) -> Checkpoint | None:
+    """By the name in it, which may have no step (`best`, `release`), else by the step in it."""
+    word = host.read(f"{folder}/{name}", 256).strip().decode("utf-8", "replace")
+    if word and "/" not in word and word not in (".", "..", *POINTERS):
+        found = checkpoint_at(host, f"{folder}/{word}")
+        if found is not None:
+            return found if isinstance(found, Checkpoint) else None
     step = read_beside(host, folder, (name,)).pointed.get(name)
     inner = find_checkpoints(host, [folder]).found
     return next((item for item in inner if item.step == step and item.run_directory == folder), None)
@@ -135,6 +167,7 @@ def _folder(host: Host, path: str) -> Checkpoint | NotOne:
     if any(each == "pyvenv.cfg" for each, _ in names):
         return NotOne("environment", path)
     named = step_of(name) is not None and (not name.isdecimal() or holds_weights(host, path))
+    named = named or step_of(finished_name(name)) is not None
     if named or _is_stamped(host, path):
         return _read(host, path)
     inner = find_checkpoints(host, [path]).found

@@ -33,7 +33,8 @@ WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors", ".bin", ".tar", ".distcp", ".
 
 # A trainer writes under such a name first and renames: what is still called so was never finished.
 _UNFINISHED = re.compile(
-    r"^(?:tmp|temp)[_.-]|[_.-](?:tmp|temp|partial|incomplete)(?:[_.-]|$)|\.(?:part|filepart)$|-unfinished$",
+    r"^(?:tmp|temp)[_.-]|\.orbax-checkpoint-tmp.*|[_.-](?:tmp|temp|partial|incomplete)(?:[_.-]|$)|"
+    r"\.(?:part|filepart)$|-unfinished$",
     re.IGNORECASE,
 )
 _RSYNC = re.compile(r"^\..+\.[A-Za-z0-9]{6}$")
@@ -62,6 +63,7 @@ _DERIVED = (".gguf", ".onnx", ".engine", ".tflite", ".mlmodel")
 _DERIVED_FOLDERS = re.compile(r"^(?:consolidated|merged|exported?|hf|hf_.*|huggingface|fp32|.*_universal|gguf)$")
 _SHARDED = re.compile(r"\.distcp$|_(?:model|optim)_states\.pt$")
 _OF = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<extension>\.\w+)$")
+_ZERO = re.compile(r"^(?P<before>(?:\w+_)?zero_pp_rank_)(?P<rank>\d{1,5})(?P<after>_mp_rank_\d+_optim_states\.pt)$")
 _TRAINERS = re.compile(r"^(?:optimizer\.pt|scheduler\.pt|rng_state.*\.pth)$")
 
 
@@ -92,6 +94,16 @@ def tells_time(mtime_ns: int) -> bool:
 def is_unfinished(name: str) -> bool:
     """Whether a trainer calls so what it still writes."""
     return name.startswith(".") or bool(_UNFINISHED.search(name))
+
+
+def finished_name(name: str) -> str:
+    """What an unfinished save is to be called when it is done; empty for a name that is none of one.
+
+    >>> [finished_name(name) for name in ("500.orbax-checkpoint-tmp-17", "tmp-step_5", "step_5.tmp", "step_5")]
+    ['500', 'step_5', 'step_5', '']
+    """
+    found = _UNFINISHED.sub("", name, count=1)
+    return found if found != name else ""
 
 
 def is_stamp_file(path: str) -> bool:
@@ -167,7 +179,12 @@ def _incomplete(name: str, by_role: Mapping[Role, Sequence[File]]) -> str | None
         if file.size == 0 and file.name.endswith(WEIGHTS):
             return f"{file.name} has 0 bytes"
     names = {file.name for file in core}
-    return _without_metadata(names) or _without_shards(names) or _without_state(name, names)
+    return (
+        _without_metadata(names)
+        or _without_shards(names)
+        or _without_model_states(names)
+        or _without_state(name, names)
+    )
 
 
 def _without_metadata(names: set[str]) -> str | None:
@@ -194,6 +211,22 @@ def _without_shards(names: set[str]) -> str | None:
         index = posixpath.join(folder, f"{stem}{extension}.index.json")
         if extension in (".safetensors", ".bin") and index not in names:
             return f"{index} is missing, which is written last"
+    return None
+
+
+def _without_model_states(names: set[str]) -> str | None:
+    """DeepSpeed writes `mp_rank_00_model_states.pt` beside the optimizer's parts, one of each rank."""
+    parts: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for name in names:
+        folder, base = posixpath.split(name)
+        if match := _ZERO.match(base):
+            parts[folder, match["before"], match["after"]].add(int(match["rank"]))
+    for (folder, before, after), ranks in sorted(parts.items()):
+        if not any(posixpath.dirname(each) == folder and each.endswith("_model_states.pt") for each in names):
+            return f"{posixpath.join(folder, 'mp_rank_00_model_states.pt')} is missing"
+        gone = next((rank for rank in range(max(ranks)) if rank not in ranks), None)
+        if gone is not None:
+            return f"{posixpath.join(folder, f'{before}{gone}{after}')} is missing"
     return None
 
 

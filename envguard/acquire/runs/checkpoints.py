@@ -25,6 +25,7 @@ from envguard.acquire.runs.checkpoint_parts import (
     STAMP_SUFFIX,
     WEIGHTS,
     File,
+    finished_name,
     is_stamp_file,
     is_unfinished,
     judge,
@@ -121,6 +122,8 @@ def holds_weights(host: Host, folder: str) -> bool:
     names = host.listing(folder)
     if any(name == STAMP_NAME for name, _ in names):
         return True
+    if any(kind == "directory" and finished_name(name) for name, kind in names):
+        return True  # a part of one, as it is called while it is written
     inner = (host.listing(f"{folder}/{name}") for name, kind in names if kind == "directory" and name[0] != ".")
     levels = (names, *inner)
     if any(is_checkpoint(name, kind) for level in levels for name, kind in level):
@@ -150,7 +153,7 @@ def read_checkpoint(
     kind: Literal["file", "directory"]
     if facts.is_directory:
         kind, stamps = "directory", [f"{path}/{STAMP_NAME}"]
-        judged = judge(name, _files(host, path))
+        judged = judge(name, files_of(host, path))
     elif facts.is_file:
         kind, stamps = "file", list(dict.fromkeys((real + STAMP_SUFFIX, path + STAMP_SUFFIX)))
         judged = judge_file(name, facts.size, facts.mtime_ns)
@@ -208,7 +211,7 @@ def _unended(name: str, step: int | None, near: Beside) -> str | None:
     return None
 
 
-def _files(host: Host, path: str) -> list[File]:
+def files_of(host: Host, path: str) -> list[File]:
     """Every file of a checkpoint folder; below its top only where it has folders of its own. Raises OSError."""
     names = [(name, kind) for name, kind in host.listing(path) if not is_stamp_file(name)]
     if any(kind == "directory" for _, kind in names):
