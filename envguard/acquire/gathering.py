@@ -95,6 +95,7 @@ def spelled(host: Host, request: Request) -> tuple[str, ...]:
     named: dict[str, None] = {}
     for path in list(paths)[:MOST_SPELLED]:
         try:
+            host.stat_target(path)  # what a path leads to is asked first of each reference
             at = checkpoint_at(host, path)
         except OSError:
             continue

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,19 @@ def places(tmp_path: Path) -> Places:
     (tmp_path / "megatron/latest_checkpointed_iteration.txt").write_text("500\n")
     put(tmp_path / "ds/global_step70/mp_rank_00_model_states.pt")
     (tmp_path / "ds/latest").write_text("global_step70")
+    of_step = put(tmp_path / "copied/epoch=0-step=9.ckpt", "lightning")
+    shutil.copy(of_step, tmp_path / "copied/last.ckpt")
+    (tmp_path / "copied/hard.ckpt").hardlink_to(of_step)
+    (tmp_path / "copied/other.ckpt").write_bytes(of_step.read_bytes()[:-1] + b"!")
+    put(tmp_path / "release/release/mp_rank_00/model_optim_rng.pt")
+    (tmp_path / "release/latest_checkpointed_iteration.txt").write_text("release\n")
+    put(tmp_path / "named/best/mp_rank_00_model_states.pt")
+    put(tmp_path / "named/global_step9/mp_rank_00_model_states.pt")
+    (tmp_path / "named/latest").write_text("best")
+    put(tmp_path / "gone/global_step40/mp_rank_00_model_states.pt")
+    (tmp_path / "gone/latest").write_text("global_step60")
+    put(tmp_path / "dangling/step_7")
+    (tmp_path / "dangling/latest").symlink_to("step_8")
     put(tmp_path / "many/a/step_1")
     put(tmp_path / "many/b/step_2")
     (tmp_path / "empty").mkdir()
@@ -119,6 +134,20 @@ def ask(places: Places, words: str) -> Resumed | None:
         ("runs/exp/checkpoint-100", "runs/exp/checkpoint-100"),
         ("--teacher_checkpoint checkpoints/step_400 --resume step_200", "checkpoints/step_200"),
         ("--ref-load checkpoints/step_400 --load checkpoints/step_200", "checkpoints/step_200"),
+        ("--load_checkpoint checkpoints --step 200", "checkpoints/step_200"),
+        ("--load megatron --iteration 600", "megatron/iter_0000600"),
+        ("-r checkpoints/step_200", "checkpoints/step_200"),
+        ("--warmstart=checkpoints/step_200", "checkpoints/step_200"),
+        ("--config.resume.path=checkpoints/step_200", "checkpoints/step_200"),
+        ("args.resume=checkpoints/step_200", "checkpoints/step_200"),
+        ("--whatever runs/exp/checkpoint-100", "runs/exp/checkpoint-100"),
+        ("--output_dir runs/exp --resume_from_checkpoint latest", "runs/exp/checkpoint-300"),
+        ("--output_dir=runs/exp --resume=last", "runs/exp/checkpoint-300"),
+        ("--resume copied/last.ckpt", "copied/epoch=0-step=9.ckpt"),
+        ("--resume copied/hard.ckpt", "copied/epoch=0-step=9.ckpt"),
+        ("--resume copied/other.ckpt", "copied/other.ckpt"),
+        ("--load release", "release/release"),
+        ("--load named", "named/best"),
     ],
 )
 def test_every_spelling_leads_to_that_checkpoint(places: Places, tmp_path: Path, words: str, path: str) -> None:
@@ -255,3 +284,50 @@ def test_a_folder_to_go_on_from_that_cannot_be_read_is_no_fresh_start(
     assert found.checkpoint is None
     assert found.why is not None
     assert found.why.startswith("loop cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--load gone", "latest names a checkpoint that is not here"),
+        ("--resume dangling", "latest names a checkpoint that is not here"),
+        ("--load_checkpoint checkpoints --step 300", "holds no checkpoint of step 300"),
+        ("--load megatron --iter 1", "holds no checkpoint of step 1"),
+    ],
+)
+def test_a_pointer_or_a_step_of_what_is_gone_is_no_leave_to_take_another(
+    places: Places, words: str, why: str
+) -> None:
+    found = ask(places, words)
+    assert found is not None
+    assert found.checkpoint is None
+    assert why in (found.why or "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bash run.sh",
+        "bash -e run.sh",
+        "bash -x -u run.sh",
+        "sh -ec 'python train.py --resume checkpoints/step_200'",
+        "./run.sh",
+        "./run",
+        "srun -n 2 bash run.sh",
+        "timeout 10 ./run.sh",
+        "sbatch --wait job.slurm",
+        "bash run.sh --lr 1",
+    ],
+)
+def test_a_script_of_a_shell_is_read(places: Places, tmp_path: Path, command: str) -> None:
+    for name in ("run.sh", "run", "job.slurm"):
+        (tmp_path / name).write_text("#!/usr/bin/env bash\nset -e\npython train.py --resume checkpoints/step_200\n")
+    found = resumed(shlex.split(command), places)
+    assert found is not None
+    assert found.checkpoint is not None
+    assert found.checkpoint.path == str(tmp_path / "checkpoints/step_200")
+
+
+def test_a_program_that_is_no_script_of_a_shell_is_not_read_as_one(places: Places, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("#!/usr/bin/python3\npython train.py --resume checkpoints/step_200\n")
+    assert resumed(["./run"], places) is None

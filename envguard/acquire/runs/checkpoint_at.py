@@ -176,6 +176,9 @@ def _folder(host: Host, path: str) -> Checkpoint | NotOne:
         own = any(name.endswith(WEIGHTS) and not name.endswith(".ckpt") for name, _ in names if name not in of_inner)
         one = len({item.run_directory for item in inner}) == 1 and not own
         return NotOne("run" if one else "several", path, inner)
+    for pointer in POINTERS.keys() & {name for name, _ in names}:
+        if (found := _pointed(host, path, pointer)) is not None:
+            return found
     above = _above(host, path, stamped=True) or _above(host, path, stamped=False)
     if above is not None:
         return above
