@@ -64,6 +64,11 @@ def _hole(place: Path, was: bytes) -> None:
     os.truncate(place, 1 << 40)
 
 
+def _unreadable(place: Path, was: bytes) -> None:
+    place.write_bytes(was)
+    place.chmod(0)
+
+
 def _socket(place: Path, _: bytes) -> None:
     here = os.getcwd()
     os.chdir(place.parent)  # the address of a socket is short
@@ -84,6 +89,7 @@ ODDITIES: dict[str, Callable[[Path, bytes], None]] = {
     "loop": lambda place, _: place.symlink_to(place.name),
     "hole": _hole,
     "folder": lambda place, _: place.mkdir(),
+    "unreadable": _unreadable,
     "nested": _nested,
     "digits": _digits,
     "garbage": _holding(lambda was: random.Random(24).randbytes(5000)),
@@ -255,6 +261,7 @@ def _forked(words: list[str], deadline_s: float) -> tuple[Any, float, str]:
         resource.setrlimit(
             resource.RLIMIT_AS, (4 << 30, 4 << 30)
         )  # a reader without a bound fails, and not the machine
+        _give_up_the_right_to_read_everything()
         try:
             envguard_main(words)
         finally:
@@ -282,6 +289,22 @@ def _forked(words: list[str], deadline_s: float) -> tuple[Any, float, str]:
         time.monotonic() - began,
         out.decode("utf-8", "replace"),
     )
+
+
+def _give_up_the_right_to_read_everything() -> None:
+    """As root a mode refuses nothing: without these capabilities root is refused as others are."""
+    if os.geteuid() != 0:
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = struct.pack("Ii", 0x20080522, 0)  # version 3: two words of each set
+    held = ctypes.create_string_buffer(24)
+    assert libc.capget(header, held) == 0, os.strerror(ctypes.get_errno())
+    words = list(struct.unpack("6I", held))
+    for at in (0, 1):  # effective and permitted: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+        words[at] &= ~(1 << 1 | 1 << 2)
+    assert libc.capset(header, struct.pack("6I", *words)) == 0, os.strerror(ctypes.get_errno())
 
 
 def envguard_main(words: list[str]) -> None:

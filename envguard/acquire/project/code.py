@@ -12,6 +12,7 @@ import posixpath
 import re
 from dataclasses import dataclass, field
 
+from envguard.acquire.project.git_history import odd_file
 from envguard.acquire.seam.host import Answer, Host
 from envguard.acquire.section import Notes, Section, reason
 from envguard.model.fingerprint import Code
@@ -93,6 +94,9 @@ def _plain_file(host: Host, path: str, notes: Notes) -> Code | None:
 
 def _of_tree(host: Host, path: str, root: str, scope: str, notes: Notes) -> Code | None:
     what = f"code {path}"
+    odd = odd_file(host, root)
+    if odd is not None:
+        return _from_files(host, root, f"{odd} is no regular file: git would wait for it", notes)
     words = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--ignore-submodules=none")
     try:
         status = _ask(host, root, *words, "--", scope)

@@ -79,7 +79,7 @@ def read_git_history(host: Host, folder: str) -> tuple[GitHistory | None, list[U
         why = top.err.strip().splitlines()[0] if top.err.strip() else f"git ended with {top.code}"
         return None, [] if "not a git repository" in why else [Unknown.refused(f"git history of {folder}", why)]
     root = top.out.strip()
-    odd = _odd_file(host, root)
+    odd = odd_file(host, root)
     if odd is not None:
         return None, [Unknown.refused(odd, "not a regular file: git would wait for it")]
     log = _ask(host, root, unknown, "log", f"-{MOST_COMMITS}", f"--format=%H{_SEP}%ct{_SEP}%at{_SEP}%s")
@@ -102,7 +102,7 @@ def read_git_history(host: Host, folder: str) -> tuple[GitHistory | None, list[U
     return GitHistory(root, commits, tuple(_moves(reflog, _trees(host, root))), dirty, more), unknown
 
 
-def _odd_file(host: Host, root: str) -> str | None:
+def odd_file(host: Host, root: str) -> str | None:
     """A pipe, socket or device among git's own files, for which git would wait until each question times out."""
     for name in ("logs/HEAD", "index", "packed-refs"):
         path = f"{root}/.git/{name}"
