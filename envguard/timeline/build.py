@@ -363,6 +363,7 @@ def _asked(survey: Survey, known: Understood, bounds: Bounds, saved: Event | Non
         ref=ref,
         sound=sound_in(known.sightings, known.losses, stamp.path if stamp is not None else None),
         prefix=survey.env.prefix,
+        settled=_settled(survey, bounds),
     )
 
 

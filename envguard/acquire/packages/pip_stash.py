@@ -58,6 +58,8 @@ class Aside:
     """When it was renamed (ns since the epoch): its ctime, which a rename sets and nothing has moved since."""
     doubt: str | None = None
     """Why that moment is worth less than it looks."""
+    installed_ns: int | None = None
+    """When it had been installed: the mtime of its RECORD, which a rename keeps."""
     tops: frozenset[str] = frozenset()
     """Its own names beside other packages, as they were."""
     build: str | None = None
@@ -108,7 +110,7 @@ def _aside(host: Host, location: str, folder: str, ours: list[str]) -> Aside:
         rivals = [each for each, of in found.items() if of == before and each not in empty]
         if rivals and now == min(rivals, key=lambda each: _apart(host, location, each, folder)):
             moved[now] = before
-    stat = _stat(host, f"{location}/{folder}")
+    stat, record = _stat(host, f"{location}/{folder}"), _stat(host, f"{location}/{folder}/RECORD")
     young = stat is not None and stat.btime_ns is not None and stat.ctime_ns - stat.btime_ns < COPIED_NS
     return Aside(
         name=canonical(name),
@@ -120,6 +122,7 @@ def _aside(host: Host, location: str, folder: str, ours: list[str]) -> Aside:
         empty=tuple(sorted(empty)),
         moved_ns=stat.ctime_ns if stat is not None else None,
         doubt=f"{folder} was born at its last change, as a copy of the tree is" if young else None,
+        installed_ns=record.mtime_ns if record is not None else None,
         tops=frozenset(tops),
         build=build_identity(rows) if rows else None,
     )

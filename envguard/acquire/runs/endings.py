@@ -34,7 +34,8 @@ _SIGNALS = r"(?:Signals?\.?|signal:?|Signal:?) ?(?:\d{1,2} \()?(?:Signals\.)?"
 
 ENDINGS: tuple[Ending, ...] = (
     Ending("fx-tracing", "the FX-tracing error (one thread compiles while another traces)",
-           r"is_fx_symbolic_tracing|using FX to symbolically trace a dynamo-optimized function"),
+           r"is_fx_symbolic_tracing|(?:RuntimeError: )?(?:Detected that you are )?"
+           r"using FX to symbolically trace a dynamo-optimized function"),
     Ending("oom", "out of memory",
            r"(?:CUDA|HIP|XPU|NPU|MPS backend|GPU)(?: error:)? out of memory"
            r"|(?<!ray\.exceptions\.)OutOfMemoryError(?:: |$)"

@@ -53,8 +53,9 @@ class _Bounds:
 
 @dataclass(frozen=True)
 class _Look:
-    """The build of a package by a fingerprint. Only one that is `full` asked for each of its files anew: a process
-    that stamps what it loaded takes those of other packages as it found them at first."""
+    """The build of a package by a fingerprint, with the files that were missing then. Only one that is `full` asked
+    for each of its files anew: a process that stamps what it loaded takes those of other packages as it found them at
+    first."""
 
     time_ns: int
     build: str
@@ -92,7 +93,14 @@ def _looks(sightings: Iterable[Sighting], loaded: Set[str]) -> Sequence[_Look]:
     for item in sightings:
         if item.source in ("stamp", "journal") and item.time_ns is not None and item.build is not None:
             proof = item.evidence[0]
-            found.append(_Look(item.time_ns, item.build, proof, item.source == "journal" or proof.path not in loaded))
+            found.append(
+                _Look(
+                    item.time_ns,
+                    item.contents or item.build,
+                    proof,
+                    item.source == "journal" or proof.path not in loaded,
+                )
+            )
     return sorted(found, key=lambda look: look.time_ns)
 
 

@@ -35,6 +35,8 @@ class Asked:
     ref: str | None
     sound: frozenset[str]
     prefix: str
+    settled: float | None = None
+    """From when on what is gone went after the checkpoint (s since the epoch): its stamp has what went before."""
 
 
 def sound_in(
@@ -47,7 +49,7 @@ def sound_in(
         for name, build in builds.items()
         if build is not None
         and any(
-            item.source == "stamp" and item.evidence[0].path == stamp and item.build == build
+            item.source == "stamp" and item.evidence[0].path == stamp and (item.contents or item.build) == build
             for item in sightings.get(name, ())
         )
     )
@@ -56,7 +58,8 @@ def sound_in(
 def loss_findings(losses: Sequence[Loss], events: Sequence[Event], asked: Asked) -> list[Draft]:
     """One finding a package, the rest of very many in one."""
     weighed = {event.id: event for event in events}
-    told = [loss for loss in losses if asked.since is None or end_of(loss.event) >= asked.since - _SLACK_S]
+    since = max(asked.since or 0.0, asked.settled or 0.0)
+    told = [loss for loss in losses if end_of(loss.event) >= since - _SLACK_S]
     told.sort(key=lambda loss: (importance(loss.lost.package), loss.lost.package))
     drafts = [_finding(loss, weighed.get(loss.event.id, loss.event), asked) for loss in told[:MOST]]
     rest = told[MOST:]

@@ -60,7 +60,10 @@ class Sighting(msgspec.Struct, frozen=True):
     prefix: str | None = None
     """The environment that it was seen in, where that was not this one: perhaps this one before it was moved."""
     unpacked_ns: int | None = None
-    """When the archive that it was linked from was unpacked: it was not here before that."""
+    """When the archive that it was linked from was unpacked, or what pip put aside was installed: it was not here
+    before that."""
+    contents: str | None = None
+    """The build with the files that departed from it or were missing then, where a fingerprint looked."""
     loaded: bool = False
     """A process had loaded it, and something else lay on disk by then."""
 
@@ -123,7 +126,8 @@ class Previous:
     def came_after(self, moment_ns: int) -> bool:
         """Whether nothing shows this build here as early as that moment: everything that saw it is later, and what
         was unlinked from here at the swap had been linked from an archive that was unpacked later."""
-        since = [item.unpacked_ns if item.source == "removal" else item.time_ns for item in self.sightings]
+        until = ("removal", "leftovers")  # these saw it last; what they know of its beginning is another time
+        since = [item.unpacked_ns if item.source in until else item.time_ns for item in self.sightings]
         known = [moment for moment in since if moment is not None]
         return bool(known) and min(known) > moment_ns
 

@@ -64,6 +64,7 @@ class Record:
             evidence=(self.proof,),
             best="strong" if self.own else "weak",
             build=package.identity,
+            contents=package.build,
             cuda=torch.cuda if is_torch and torch is not None else None,
             git_version=torch.git_version if is_torch and torch is not None else None,
             prefix=None if self.own else self.fingerprint.python.environment,

@@ -70,6 +70,7 @@ def _leftovers(cut_short: Iterable[CutShort]) -> Iterable[Sighting]:
                 cut.evidence,
                 build=aside.build,
                 archive=aside.directory,
+                unpacked_ns=aside.installed_ns,
             )
 
 
