@@ -105,9 +105,7 @@ class _Ground:
 
     def tells(self, event: Event, drift: Drift) -> bool:
         """Whether the event is of what the drift is of, and came after the stamp."""
-        # A time that is only roughly known is written in whole seconds.
-        slack = SLACK_S if event.precision_s < 1 else 1.0
-        if end_of(event) < self.compared.taken_ns / clock.NS - slack:
+        if end_of(event) < self.compared.taken_ns / clock.NS - SLACK_S:
             return False
         if drift.kind == "stale":
             # Nothing was written into that cache: the torch that loads it is another.

@@ -228,7 +228,7 @@ def _departed(
         None if copied is not None else now_ns,
         f"{change}, {how}",
         (*proofs, metadata, *install.evidence),
-        precision_s=0.01 if copied is not None else max(1.0, (now_ns - seen_ns) / clock.NS / 2),
+        precision_s=0.01 if copied is not None else max(0.01, (now_ns - seen_ns) / clock.NS / 2),
         # Record and disk together say that it happened; neither saw it happen.
         confidence="strong",
         from_=was,
